@@ -1,0 +1,16 @@
+"""Every method by its name. This is the only registry: a method is one file here and one line below."""
+
+from ..core import Algorithm
+from .centralized import Centralized
+from .fedavg import FedAvg
+from .fedavg_ft import FedAvgFineTuned
+from .fedprox import FedProx
+from .local import Local
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "centralized": Centralized,
+    "fedavg": FedAvg,
+    "fedavg-ft": FedAvgFineTuned,
+    "fedprox": FedProx,
+    "local": Local,
+}

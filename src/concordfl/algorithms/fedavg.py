@@ -1,0 +1,34 @@
+"""FedAvg: clients train the common model, the server averages what they send by their number of examples.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017. Departures: none; the average is over the clients that answered.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from ..core import About, Algorithm, Batch, Client, Cohort, Examples, Params, Task, Tree, client_step, weighted
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    about = About("FedAvg", "McMahan et al.", 2017, travels="the model", private="data", cost="1")
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return task.model.init(seed)
+
+    def local_loss(self, client: Client, state: Tree, message: Tree, params: Params, batch: Batch) -> Tensor:
+        return client.loss(params, batch)
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        loss = partial(self.local_loss, client, state, message)
+        return state, weighted(client.fit(message, loss), client.size)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities(message, examples)

@@ -1,0 +1,28 @@
+"""FedAvg-FT: FedAvg, and every client fine-tunes the final model on its own data before it predicts.
+
+The baseline called FedAvg+FT or FedAvg+ in the personalisation literature (for example Collins et al.: FedAvg with Fine
+Tuning, NeurIPS 2022). The tuned model is used to predict and then discarded; clients that were not in training tune on the
+examples they bring.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core import About, Client, Count, Examples, Params, Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class FedAvgFineTuned(FedAvg):
+    about = About("FedAvg-FT", "Collins et al.", 2022, travels="the model", private="data, tuned model", cost="1")
+    personal: ClassVar[bool] = True
+
+    tune_epochs: Count = 1
+
+    def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
+        return {"tuned": client.fit(message, epochs=self.tune_epochs, purpose="tune")}
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities(state["tuned"], examples)

@@ -1,0 +1,47 @@
+"""Comparisons: the same run with several methods and seeds. Finished cells are reused, an interrupted one is taken up again."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from . import runner
+from .config import Config
+
+Shown = Callable[[str], AbstractContextManager[runner.Observer]]
+
+
+def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Config]:
+    """The configuration of every (method, seed). Settings of [algorithm] go to the method that the run file names."""
+    named = table.get("algorithm", {}).get("name", "fedavg")
+    found = {}
+    for algorithm in algorithms:
+        section = table.get("algorithm", {}) if algorithm == named else {"name": algorithm}
+        for seed in seeds:
+            run = {**table.get("run", {}), "seed": seed}
+            found[algorithm, seed] = Config.from_table({**table, "algorithm": {**section, "name": algorithm}, "run": run})
+    return found
+
+
+def config_hash(settings: Config) -> str:
+    """What a result depends on: everything but how it was computed."""
+    table = settings.to_table()
+    for key in ("executor", "workers", "device", "client_states", "checkpoint_seconds", "keep_checkpoints"):
+        table["run"].pop(key, None)
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def compare(configs: Mapping[tuple[str, int], Config], out: Path, shown: Shown) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by method, in the order of seeds; each cell has a run directory of its own below `out`."""
+    summaries: dict[str, list[dict[str, Any]]] = {}
+    for (algorithm, seed), settings in configs.items():
+        folder = out / f"{algorithm}-seed{seed}-{config_hash(settings)}"
+        with shown(f"{algorithm}, seed {seed}") as observe:
+            if (folder / "config.toml").exists():
+                result = runner.resume(folder, observe=observe)
+            else:
+                result = runner.run(settings, out=folder, observe=observe)
+        summaries.setdefault(algorithm, []).append(result.summary)
+    return summaries

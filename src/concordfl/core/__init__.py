@@ -1,0 +1,59 @@
+"""What an algorithm may use. Nothing in here imports another part of concordfl."""
+
+from . import tree
+from .algorithm import About, Algorithm, Stage, Task, client_step
+from .client import Batch, Client, ClientId, Examples, ModelId, weighted_loss
+from .cohort import Cohort, Replies
+from .errors import (
+    CheckpointError,
+    ClientStepError,
+    ConcordError,
+    DataError,
+    NoReplies,
+    SettingError,
+    WorkerError,
+)
+from .model import Model, Params
+from .optim import Training
+from .random import Key
+from .settings import Count, CountOrZero, Fraction, NonNegative, Positive, Probability, Settings, Share
+from .tree import Tree, Weighted, weighted
+
+__all__ = [
+    "About",
+    "Algorithm",
+    "Batch",
+    "CheckpointError",
+    "Client",
+    "ClientId",
+    "ClientStepError",
+    "Cohort",
+    "ConcordError",
+    "Count",
+    "CountOrZero",
+    "DataError",
+    "Examples",
+    "Fraction",
+    "Key",
+    "Model",
+    "ModelId",
+    "NoReplies",
+    "NonNegative",
+    "Params",
+    "Positive",
+    "Probability",
+    "Replies",
+    "SettingError",
+    "Settings",
+    "Share",
+    "Stage",
+    "Task",
+    "Training",
+    "Tree",
+    "Weighted",
+    "WorkerError",
+    "client_step",
+    "tree",
+    "weighted",
+    "weighted_loss",
+]

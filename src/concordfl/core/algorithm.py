@@ -1,0 +1,109 @@
+"""The contract of a federated method: one frozen dataclass with client steps and rounds.
+
+A client step is `(client, state, message) -> (state, reply)` and runs where the data are. A round is
+`(server, cohort) -> server` and reaches clients only through their steps. State, messages and replies are trees.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from torch import Tensor, nn
+
+from .client import Client, ClientId, Examples
+from .errors import SettingError
+from .model import Model
+from .settings import Settings
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from .cohort import Cohort
+
+Step = Callable[[Client, Tree, Tree], tuple[Tree, Tree]]
+Method = TypeVar("Method", bound=Callable[..., tuple[Tree, Tree]])
+
+
+def client_step(method: Method) -> Method:
+    """Marks a method of an algorithm as a step that a cohort may be asked for."""
+    method.is_client_step = True  # type: ignore[attr-defined]
+    return method
+
+
+class Task(NamedTuple):
+    """What the server knows of the problem."""
+
+    model: Model
+    num_classes: int
+    input_shape: tuple[int, ...]
+
+
+class Stage(NamedTuple):
+    """A part of a method's schedule: `play` is called once per round.
+
+    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; one that does not answer is
+    left out of later stages until it has answered. `first_round` is where the stage's own count of rounds, on which the
+    random keys and the learning rate depend, begins.
+    """
+
+    name: str
+    play: Callable[[Tree, "Cohort"], Tree]
+    rounds: int | None = None
+    everyone: bool = False
+    first_round: int = 0
+
+
+class About(NamedTuple):
+    """What `concordfl list algorithms` tells of a method."""
+
+    title: str
+    paper: str
+    year: int
+    travels: str
+    private: str
+    cost: str  # of a round, relative to FedAvg
+
+
+@dataclass(frozen=True)
+class Algorithm(Settings, ABC):
+    """A federated method. Its fields are its hyper-parameters."""
+
+    about: ClassVar[About]
+    personal: ClassVar[bool] = False  # whether clients predict with something of their own
+    accepts_new_clients: ClassVar[bool] = True  # whether there is a rule for clients that were not in training
+    pools_data: ClassVar[bool] = False  # whether all training data are pooled first: no federation, for comparison only
+
+    def network(self, module: nn.Module, num_classes: int) -> nn.Module:
+        """The network to train; methods that need further layers add them here."""
+        return module
+
+    @abstractmethod
+    def init_server(self, task: Task, seed: int) -> Tree:
+        """The server's state before the first round."""
+
+    def init_client(self, client: Client, message: Tree) -> Tree:
+        """A client's private state, made at first contact."""
+        return {}
+
+    def stages(self) -> Sequence[Stage]:
+        return (Stage("train", self.round),)
+
+    def round(self, server: Tree, cohort: "Cohort") -> Tree:
+        """One round of the only stage; methods with several stages override `stages` instead."""
+        raise SettingError(f"{type(self).__name__} must define `round` or `stages`")
+
+    def message(self, server: Tree, client_id: ClientId | None) -> Tree:
+        """What a client predicts with; None stands for a client that was not in training."""
+        return server
+
+    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+        """The state to predict with: used once, then discarded. `new` for a client that was not in training."""
+        return state
+
+    @abstractmethod
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        """(N, Y) class probabilities."""
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        """For the records only: what is worth knowing of a client, such as `group` or `weights`."""
+        return {}

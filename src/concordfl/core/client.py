@@ -1,0 +1,197 @@
+"""Client: all that a client step may see, and the only loop over batches in the library."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .errors import SettingError
+from .model import Model, Params
+from .optim import Training
+from .random import Key
+from .tree import Tree
+
+ClientId = str
+ModelId = str | int
+Carry = TypeVar("Carry")
+EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
+
+
+class Batch(NamedTuple):
+    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their places in the data (B,)."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None
+    index: Tensor
+
+
+class Examples:
+    """Labelled examples of one client. Images are kept as they come (N, H, W, C), uint8 as 0..255."""
+
+    def __init__(self, x: Tensor, y: Tensor, memo: dict[str, Any] | None = None) -> None:
+        self.x, self.y = x, y
+        self._memo: dict[str, Any] = {} if memo is None else memo
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """Examples as a network takes them: float, images as (N, C, H, W) in channels-last layout and in [0, 1]."""
+        x = self.x[index] if isinstance(index, slice) else self.x.index_select(0, index)
+        if x.ndim == 4:
+            x = x.permute(0, 3, 1, 2)
+        return x.float().div_(255) if x.dtype == torch.uint8 else x
+
+    def cached(self, name: str, compute: Callable[[], Any]) -> Any:
+        """`compute()`, once per client and process: for what is derived from published things, such as frozen features.
+
+        A memo of the executor: never part of a state or a message, forgotten whenever something new is published.
+        """
+        if name not in self._memo:
+            self._memo[name] = compute()
+        return self._memo[name]
+
+
+class Client:
+    """One client during one step."""
+
+    def __init__(
+        self,
+        id: ClientId,
+        examples: Examples,
+        *,
+        num_classes: int,
+        model: Model,
+        training: Training,
+        seed: int,
+        round: int,
+        published: Callable[[str], Tree] | None = None,
+    ) -> None:
+        self.id, self.examples, self.num_classes, self.model = id, examples, num_classes, model
+        self.training, self.seed, self.round = training, seed, round
+        self._key, self._published = Key(seed, round, id), published
+
+    @property
+    def size(self) -> int:
+        return len(self.examples)
+
+    def random(self, purpose: str) -> Key:
+        """A key of this client in this round; give every use its own purpose."""
+        return self._key.child(purpose)
+
+    def published(self, name: str) -> Tree:
+        """What the server has published under `name`."""
+        if self._published is None:
+            raise SettingError(f"nothing has been published under {name!r}")
+        return self._published(name)
+
+    def label_counts(self, weight: Tensor | None = None) -> Tensor:
+        """(Y,) how often each label occurs, examples counted by `weight` (N,), in double precision."""
+        weight = torch.ones(self.size, dtype=torch.float64) if weight is None else weight.double()
+        return torch.zeros(self.num_classes, dtype=torch.float64).index_add_(0, self.examples.y, weight)
+
+    # --- forward passes over all examples: eval mode, no gradient ---------------------------------------------------
+
+    def logits(self, params: Params, examples: Examples | None = None) -> Tensor:
+        """(N, Y) logits of `examples`, by default this client's own."""
+        return self.over(examples, lambda inputs: self.model.logits(params, inputs))
+
+    def probabilities(self, params: Params, examples: Examples) -> Tensor:
+        """(N, Y) softmax of the logits."""
+        return self.logits(params, examples).softmax(-1)
+
+    def losses(self, params: Params, examples: Examples | None = None) -> Tensor:
+        """(N,) cross-entropy of each example."""
+        examples = self.examples if examples is None else examples
+        return F.cross_entropy(self.logits(params, examples), examples.y, reduction="none")
+
+    def losses_each(self, models: Mapping[ModelId, Params], examples: Examples | None = None) -> Tensor:
+        """(N, K) cross-entropy of each example under each model."""
+        return torch.stack([self.losses(params, examples) for params in models.values()], dim=1)
+
+    def over(self, examples: Examples | None, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """`function` of the inputs, in large batches, the results joined on the CPU."""
+        examples = self.examples if examples is None else examples
+        starts = range(0, max(len(examples), 1), EVALUATION_BATCH)
+        return torch.cat([function(examples.inputs(slice(at, at + EVALUATION_BATCH))).cpu() for at in starts])
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def loss(self, params: Params, batch: Batch) -> Tensor:
+        """Cross-entropy weighted by example and divided by the batch size, with or without weights."""
+        return weighted_loss(F.cross_entropy(self.model.logits(params, batch.x), batch.y, reduction="none"), batch)
+
+    def grad(self, loss: Callable[[Params, Batch], Tensor], params: Params, batch: Batch) -> Params:
+        """The gradient of `loss` at `params` in train mode, by weight name; buffers are left alone."""
+        with self.model.trained(params) as (live, trainable):
+            grads = torch.autograd.grad(loss(live, batch), trainable)
+        return dict(zip(self.model.weight_names, (grad.contiguous().cpu() for grad in grads), strict=True))
+
+    def fold(
+        self,
+        update: Callable[[Carry, Batch], Carry],
+        carry: Carry,
+        *,
+        data: Examples | None = None,
+        weight: Tensor | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        purpose: str = "fit",
+    ) -> Carry:
+        """`carry = update(carry, batch)` over shuffled mini-batches: `epochs` passes, or exactly `steps` batches."""
+        with self._key.child(purpose, "layers").torch_global():
+            for batch in self._batches(self.examples if data is None else data, weight, epochs, steps, purpose):
+                carry = update(carry, batch)
+        return carry
+
+    def fit(
+        self,
+        params: Params,
+        loss: Callable[[Params, Batch], Tensor] | None = None,
+        *,
+        data: Examples | None = None,
+        weight: Tensor | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        only: Collection[str] | None = None,
+        purpose: str = "fit",
+    ) -> Params:
+        """Parameters trained from `params` on `loss(params, batch)`, by default `self.loss`.
+
+        `weight` (N,) weighs the examples, `only` names the parameters to change. The optimizer's state starts anew.
+        """
+        loss = self.loss if loss is None else loss
+        optimizer, rate = self.training.make_optimizer(), self.training.rate(self.round)
+        with self.model.trained(params, only) as (live, trainable):
+
+            def descend(state: Any, batch: Batch) -> Any:
+                grads = list(torch.autograd.grad(loss(live, batch), trainable, allow_unused=True, materialize_grads=True))
+                return optimizer.update(trainable, grads, state, rate)
+
+            start = optimizer.init(trainable)
+            self.fold(descend, start, data=data, weight=weight, epochs=epochs, steps=steps, purpose=purpose)
+            return self.model.snapshot()
+
+    def _batches(
+        self, data: Examples, weight: Tensor | None, epochs: int | None, steps: int | None, purpose: str
+    ) -> Iterator[Batch]:
+        size, batch_size, device = len(data), self.training.batch_size, self.model.device
+        per_epoch = -(-size // batch_size)
+        if steps is None:
+            steps = per_epoch * (self.training.epochs if epochs is None else epochs)
+        for step in range(steps if size else 0):
+            epoch, place = divmod(step, per_epoch)
+            if place == 0:
+                order = self._key.child(purpose, epoch).permutation(size)
+            index = order[place * batch_size : (place + 1) * batch_size]
+            chosen = None if weight is None else weight.index_select(0, index).to(device)
+            yield Batch(data.inputs(index).to(device), data.y.index_select(0, index).to(device), chosen, index)
+
+
+def weighted_loss(losses: Tensor, batch: Batch) -> Tensor:
+    """(w * losses).sum() / batch size. Without weights w = 1, and the result agrees to the bit."""
+    weighted = losses if batch.weight is None else losses * batch.weight.to(losses.dtype)
+    return weighted.sum() / len(losses)

@@ -1,0 +1,38 @@
+"""The exceptions of concordfl.
+
+    ConcordError              whatever concordfl refuses or cannot do; the command line prints it in one line
+    ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
+    ├── DataError             data are missing, damaged, or do not fit the rule they must keep
+    ├── CheckpointError       a run directory cannot be read, or holds another run
+    ├── ClientStepError       a client's step failed; names client, stage, step and round
+    ├── WorkerError           worker processes keep dying
+    └── NoReplies             no client of a cohort answered; the engine voids the round
+"""
+
+
+class ConcordError(Exception):
+    """Base of every error that concordfl raises on purpose."""
+
+
+class SettingError(ConcordError):
+    """A setting breaks its rule."""
+
+
+class DataError(ConcordError):
+    """Data are missing, damaged, or do not fit the rule they must keep."""
+
+
+class CheckpointError(ConcordError):
+    """A run directory cannot be read, or holds another run."""
+
+
+class ClientStepError(ConcordError):
+    """A client's step failed."""
+
+
+class WorkerError(ConcordError):
+    """Worker processes keep dying."""
+
+
+class NoReplies(ConcordError):
+    """No client of a cohort answered."""

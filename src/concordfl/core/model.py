@@ -1,0 +1,196 @@
+"""Model: an `nn.Module` seen as functions of its parameters.
+
+*Params* are a flat dict: all parameters and all floating-point buffers of the module, by their dotted names. The module
+itself is only a place to compute: `fit` trains one resident copy in place, every other forward pass runs a second one in eval
+mode. Values are copied in and out; that costs far less than `torch.func` (9-40% on a small network) and keeps the channels-last
+layout, and so the bits, of every computation the same.
+"""
+
+import copy
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+from . import tree
+from .errors import SettingError
+from .random import Key
+
+Params = dict[str, Tensor]
+NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+class Model:
+    """A network whose parameters are passed in, never kept.
+
+    `build(num_classes)` must return a new `nn.Module` each time; it is called with torch's generator seeded, so that
+    `init(seed, index)` is the network's own initialisation. `extend` is the algorithm's `network` hook: what it adds draws
+    from a key of its own, so the rest starts exactly as it would without it.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        extend: Callable[[nn.Module], nn.Module] = lambda module: module,
+        device: str = "cpu",
+    ) -> None:
+        self._build, self._extend, self.device = build, extend, torch.device(device)
+        module = self._new_module(Key("layout"))
+        self._train = module.to(self.device, memory_format=torch.channels_last)
+        self._eval = copy.deepcopy(self._train).eval()
+        self._live = _tensors(self._train)
+        self._eval_live = _tensors(self._eval)
+        self._loaded: Params | None = None  # what the second module holds: trees are values, so identity is enough
+        self.weight_names = tuple(name for name, _ in module.named_parameters())
+        self.buffer_names = tuple(name for name in self._live if name not in set(self.weight_names))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Model, (self._build, self._extend, str(self.device))
+
+    def _new_module(self, key: Key) -> nn.Module:
+        with key.torch_global():
+            module = self._build()
+        with key.child("extension").torch_global():
+            return self._extend(module)
+
+    # --- parameters -----------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._live)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(self._live[name].numel() for name in self.weight_names)
+
+    def init(self, seed: int, index: int = 0) -> Params:
+        """Fresh parameters. Index 0 is where FedAvg starts; other indices give the other models of a mixture."""
+        return {
+            name: value.detach().clone().contiguous()
+            for name, value in _tensors(self._new_module(Key(seed, "init", index))).items()
+        }
+
+    def weights(self, params: Params) -> Params:
+        """Without buffers: what distances, cosines and proximal terms are about."""
+        return tree.subset(params, self.weight_names) if self.buffer_names else params
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        return self._names_under(_head_prefix(self._train))
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        head = set(self.head_names)
+        return tuple(name for name in self.names if name not in head)
+
+    @property
+    def normalisation_names(self) -> tuple[str, ...]:
+        """Parameters and running statistics of normalisation layers, found by type wherever they stand."""
+        found = [prefix for prefix, part in self._train.named_modules() if isinstance(part, NORMALISATION)]
+        return tuple(name for prefix in found for name in self._names_under(prefix))
+
+    def _names_under(self, prefix: str) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name.startswith(prefix + "."))
+
+    # --- forward passes -------------------------------------------------------------------------------------------
+
+    def logits(self, params: Params, inputs: Tensor) -> Tensor:
+        return self.call(params, inputs)
+
+    def features(self, params: Params, inputs: Tensor) -> Tensor:
+        """The encoder's output: what the head sees."""
+        return self.call(params, inputs, part="encoder")
+
+    def call(self, params: Params, inputs: Tensor, part: str | None = None) -> Tensor:
+        """The output of the module, or of one of its parts, at `params`.
+
+        Inside `fit`, its own live parameters run the resident module directly, with gradients. Parameters computed from
+        them (a mixture, say) keep their gradients too. Any others are copied into the second module, which runs in eval
+        mode and without gradients.
+        """
+        if params is self._live:
+            return cast(Tensor, _part(self._train, part)(inputs))
+        if torch.is_grad_enabled() and any(value.requires_grad for value in params.values()):
+            return cast(Tensor, functional_call(_Part(self._train, part), _under("whole", params), inputs))
+        if params is not self._loaded:
+            _copy(params, self._eval_live)
+            self._loaded = params
+        with torch.no_grad():
+            return cast(Tensor, _part(self._eval, part)(inputs.to(self.device)))
+
+    @contextmanager
+    def trained(self, params: Params, only: Collection[str] | None = None) -> Iterator[tuple[Params, list[Tensor]]]:
+        """The resident module at `params`, ready to be trained: its live parameters, and those of them to be changed.
+
+        Layers with nothing to train are in eval mode, so that frozen normalisation layers keep their statistics.
+        """
+        names = set(self.weight_names if only is None else only)
+        unknown = names - set(self.names)
+        if unknown:
+            raise SettingError(f"`only` must name parameters of the model, got {sorted(unknown)}")
+        _copy(params, self._live)
+        for prefix, part in self._train.named_modules():
+            own = [f"{prefix}.{name}" if prefix else name for name in dict(part.named_parameters(recurse=False))]
+            part.training = not own or any(name in names for name in own)
+        trainable = []
+        for name in self.weight_names:
+            self._live[name].requires_grad_(name in names)
+            if name in names:
+                trainable.append(self._live[name])
+        yield self._live, trainable
+
+    def snapshot(self) -> Params:
+        """A copy of the resident module's parameters."""
+        return {name: value.detach().clone(memory_format=torch.contiguous_format).cpu() for name, value in self._live.items()}
+
+    def module(self, params: Params) -> nn.Module:
+        """A stand-alone copy of the network at `params`, in eval mode: what a user deploys."""
+        module = copy.deepcopy(self._eval)
+        _copy(params, _tensors(module))
+        return module
+
+
+def _tensors(module: nn.Module) -> Params:
+    """Parameters and floating-point buffers; integer buffers such as `num_batches_tracked` are bookkeeping."""
+    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+    return dict(module.named_parameters()) | buffers
+
+
+def _copy(source: Params, target: Params) -> None:
+    with torch.no_grad():
+        for name, value in target.items():
+            value.copy_(source[name])
+
+
+def _part(module: nn.Module, part: str | None) -> nn.Module:
+    if part is None:
+        return module
+    found = getattr(module, part, None)
+    if not isinstance(found, nn.Module):
+        raise SettingError(f"this method needs a model with a part called {part!r}, got {type(module).__name__} without one")
+    return found
+
+
+class _Part(nn.Module):
+    """A module called through one of its parts, with the whole's parameter names."""
+
+    def __init__(self, whole: nn.Module, part: str | None) -> None:
+        super().__init__()
+        self.whole, self.part = whole, part
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, _part(self.whole, self.part)(inputs))
+
+
+def _under(prefix: str, params: Params) -> Params:
+    return {f"{prefix}.{name}": value for name, value in params.items()}
+
+
+def _head_prefix(module: nn.Module) -> str:
+    _part(module, "encoder")
+    _part(module, "head")
+    return "head"

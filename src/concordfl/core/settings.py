@@ -1,0 +1,133 @@
+"""Settings: frozen dataclasses that refuse a bad value however they are built.
+
+    @dataclass(frozen=True)
+    class FedProx(FedAvg):
+        mu: NonNegative = 0.01
+
+`FedProx(mu=-1.0)` raises `SettingError: mu must be >= 0, got -1.0`, and so does `mu = -1.0` in a run file.
+"""
+
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Self, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
+
+from .errors import SettingError
+
+Finite = Annotated[float, AllowInfNan(False)]
+Positive = Annotated[Finite, Gt(0)]
+NonNegative = Annotated[Finite, Ge(0)]
+Probability = Annotated[float, Ge(0), Le(1)]
+Share = Annotated[float, Gt(0), Le(1)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of algorithms, partitions, shifts and the sections of a run file."""
+
+    def __post_init__(self) -> None:
+        for name, adapter in _adapters(type(self)).items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, adapter.validate_python(value, strict=True))
+            except ValidationError as error:
+                raise SettingError(_explain(name, error, value)) from None
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], where: str = "") -> Self:
+        """Built from a TOML table; a key that is not a field is refused with the nearest one that is."""
+        check_keys(table, [field.name for field in fields(cls)], where)
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        try:
+            return cls(**values)
+        except TypeError as error:  # a required field was left out
+            raise SettingError(f"{where or cls.__name__}: {error}") from None
+        except SettingError as error:
+            raise SettingError(f"{where}.{error}" if where else str(error)) from None
+
+    def to_table(self) -> dict[str, Any]:
+        """The TOML table that `from_table` reads back; None is left out, as TOML has none."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: to_toml(value) for name, value in values.items() if value is not None}
+
+
+def to_toml(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.to_table()
+    if isinstance(value, Mapping):
+        return {key: to_toml(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [to_toml(item) for item in value]
+    return value
+
+
+def check_keys(table: Mapping[str, Any], known: Iterable[str], where: str = "") -> None:
+    """Refuse a key that is not among `known`, with the nearest known one."""
+    known = list(known)
+    for key in table:
+        if key not in known:
+            raise SettingError(f"unknown key {f'{where}.{key}' if where else key!r}{nearest(key, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message that helps with a misspelt name."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return f": known are {', '.join(known)}" if known else ": it takes none"
+
+
+@functools.cache
+def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
+
+
+def _explain(name: str, error: ValidationError, value: Any) -> str:
+    """`name must be <rule>, got <value>`: the rule of the first thing that is wrong."""
+    problems = error.errors(include_url=False)
+    path = ".".join([name, *(str(part) for part in problems[0]["loc"] if isinstance(part, int))])
+    rules = dict.fromkeys(_rule(problem) for problem in problems)
+    received = problems[0]["input"] if len(problems) == 1 else value
+    return f"{path} must be {' or '.join(rules)}, got {received!r}"
+
+
+def _rule(problem: Any) -> str:
+    context = problem.get("ctx", {})
+    match problem["type"]:
+        case "greater_than":
+            return f"> {context['gt']:g}"
+        case "greater_than_equal":
+            return f">= {context['ge']:g}"
+        case "less_than":
+            return f"< {context['lt']:g}"
+        case "less_than_equal":
+            return f"<= {context['le']:g}"
+        case "literal_error":
+            return f"one of {context['expected']}"
+        case "finite_number":
+            return "a finite number"
+        case "int_type" | "int_from_float":
+            return "a whole number"
+        case "float_type":
+            return "a number"
+        case "bool_type":
+            return "true or false"
+        case "string_type":
+            return "a string"
+        case "none_required":
+            return "left out"
+        case "tuple_type" | "list_type":
+            return "a list"
+        case "dict_type":
+            return "a table"
+        case _:
+            return str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,0 +1,143 @@
+"""Federation: the clients of a problem and their train, validation and test examples, in a few large tensors.
+
+All examples stand in one tensor, each client's splits one after the other, so that worker processes can share them without a
+copy per client.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import ClientId, DataError, Examples
+
+SPLITS = ("train", "validation", "test")
+POOLED = "pooled"
+
+
+class Splits(NamedTuple):
+    """One client's examples."""
+
+    train: Examples
+    validation: Examples
+    test: Examples
+
+
+class Arrays(NamedTuple):
+    """Examples on their way into a federation: x (N, ...) and y (N,)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def take(self, index: np.ndarray) -> "Arrays":
+        return Arrays(self.x[index], self.y[index])
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Participants, and held-out clients that only measure how well new clients are served.
+
+    `bounds[id]` are the four places in `x` and `y` between which the client's three splits lie. A held-out client's train
+    split is what it may adapt on. `groups[id]` names the true group of a client by the kind of difference, for instance
+    `{"concept": "reverse"}`.
+    """
+
+    x: Tensor
+    y: Tensor
+    bounds: Mapping[ClientId, tuple[int, int, int, int]]
+    participants: tuple[ClientId, ...]
+    held_out: tuple[ClientId, ...]
+    num_classes: int
+    groups: Mapping[ClientId, Mapping[str, str]] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        participants: Mapping[ClientId, Sequence[Arrays]],
+        held_out: Mapping[ClientId, Sequence[Arrays]],
+        num_classes: int,
+        groups: Mapping[ClientId, Mapping[str, str]] | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> "Federation":
+        """From (train, validation, test) arrays per client."""
+        _check(participants, held_out, num_classes)
+        bounds: dict[ClientId, tuple[int, int, int, int]] = {}
+        parts: list[Arrays] = []
+        at = 0
+        for id, splits in {**participants, **held_out}.items():
+            ends = np.cumsum([at, *(len(split.y) for split in splits)])
+            bounds[id] = (int(ends[0]), int(ends[1]), int(ends[2]), int(ends[3]))
+            at = int(ends[-1])
+            parts.extend(splits)
+        return cls(
+            x=torch.from_numpy(np.ascontiguousarray(np.concatenate([part.x for part in parts]))),
+            y=torch.from_numpy(np.concatenate([part.y for part in parts]).astype(np.int64)),
+            bounds=bounds,
+            participants=tuple(sorted(participants)),
+            held_out=tuple(sorted(held_out)),
+            num_classes=num_classes,
+            groups=dict(groups or {}),
+            notes=dict(notes or {}),
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """As a network sees one example: (C, H, W) for images."""
+        shape = tuple(self.x.shape[1:])
+        return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+
+    def splits(self, id: ClientId) -> Splits:
+        bounds = self.bounds[id]
+        ranges = zip(bounds[:-1], bounds[1:], strict=True)
+        return Splits(*(Examples(self.x[start:stop], self.y[start:stop]) for start, stop in ranges))
+
+    def size(self, id: ClientId) -> int:
+        """The number of training examples."""
+        start, stop = self.bounds[id][:2]
+        return stop - start
+
+    def share_memory(self) -> None:
+        """Move the examples to memory that worker processes can map."""
+        self.x.share_memory_()
+        self.y.share_memory_()
+
+    def with_pooled_client(self) -> "Federation":
+        """The same, and a client that holds the training examples of all participants."""
+        train = [slice(*self.bounds[id][:2]) for id in self.participants]
+        start, size = len(self.y), sum(self.size(id) for id in self.participants)
+        return replace(
+            self,
+            x=torch.cat([self.x, *(self.x[part] for part in train)]),
+            y=torch.cat([self.y, *(self.y[part] for part in train)]),
+            bounds={**self.bounds, POOLED: (start, start + size, start + size, start + size)},
+        )
+
+
+def _check(
+    participants: Mapping[ClientId, Sequence[Arrays]], held_out: Mapping[ClientId, Sequence[Arrays]], num_classes: int
+) -> None:
+    if not participants:
+        raise DataError("a federation must have at least one client, got none")
+    twice = set(participants) & set(held_out)
+    if twice:
+        raise DataError(f"a client must be either a participant or held out, got both for {sorted(twice)}")
+    shape = next(iter(participants.values()))[0].x.shape[1:]
+    for id, splits in {**participants, **held_out}.items():
+        for name, split in zip(SPLITS, splits, strict=True):
+            where = f"client {id!r}, {name} split"
+            if len(split.x) != len(split.y):
+                raise DataError(f"{where}: x and y must be equally long, got {len(split.x)} and {len(split.y)}")
+            if split.x.shape[1:] != shape:
+                raise DataError(f"{where}: examples must have the shape {shape} of the first client, got {split.x.shape[1:]}")
+            if len(split.y) and not (0 <= split.y.min() and split.y.max() < num_classes):
+                raise DataError(
+                    f"{where}: labels must be in 0..{num_classes - 1}, got {split.y.min()}..{split.y.max()}"
+                )
+            if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
+                raise DataError(f"{where}: features must be finite, got NaN or infinity")
+        if id in participants and not len(splits[0].y):
+            raise DataError(f"client {id!r}: must have at least one training example, got none")

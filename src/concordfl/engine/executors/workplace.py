@@ -1,0 +1,67 @@
+"""Workplace: where clients' work is done in one process: the examples, one resident model, memos."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core import Client, ClientId, ClientStepError, Examples, Model, SettingError, Training, Tree, tree
+from ...data import Federation, Splits
+from .job import NOTHING, Task, TreeSum, Visit
+
+
+class Workplace:
+    def __init__(self, model: Model, federation: Federation, training: Training, seed: int) -> None:
+        self._model, self._federation, self._training, self._seed = model, federation, training, seed
+        self._memos: dict[ClientId, dict[str, Any]] = {}
+        self._published: dict[str, Tree] = {}
+
+    def publish(self, name: str, data: bytes) -> None:
+        self._published[name] = tree.unpack(data)
+        self._memos.clear()  # whatever was derived may have been derived from an older publication
+
+    def visit(self, task: Task, id: ClientId, state: bytes | None, message: Tree) -> Visit:
+        """Do `task` for one client."""
+        splits = self._splits(id)
+        client = Client(
+            id,
+            splits.train,
+            num_classes=self._federation.num_classes,
+            model=self._model,
+            training=self._training,
+            seed=self._seed,
+            round=task.stage_round,
+            published=self._get_published,
+        )
+        before = None if state is None else tree.unpack(state)
+        try:
+            after, reply = task.call(client, splits, before, message)
+            refused = task.refuse_non_finite and not tree.is_finite(reply)
+            changed = after is not before and not (before is None and after == {})
+            packed = tree.pack(after) if changed and not refused else None
+        except Exception as error:
+            where = f"client {id!r}, stage {task.stage!r}, step {task.step!r}, round {task.round}"
+            raise ClientStepError(f"{where}: {type(error).__name__}: {error}") from error
+        return Visit(reply, tree.num_bytes(reply), packed, refused, bool(self._memos.get(id)))
+
+    def visit_all(
+        self, task: Task, ids: Sequence[ClientId], states: Sequence[bytes | None], messages: Sequence[Tree], additive: bool
+    ) -> tuple[Any, list[Visit]]:
+        """Do `task` for several clients: the sum of their replies (or all of them), and the visits without replies."""
+        total, replies, visits = TreeSum(len(ids)), {}, []
+        for place, (id, state, message) in enumerate(zip(ids, states, messages, strict=True)):
+            visit = self.visit(task, id, state, message)
+            if additive:
+                total.put(place, NOTHING if visit.refused else visit.reply)
+            elif not visit.refused:
+                replies[id] = visit.reply
+            visits.append(visit._replace(reply=None))
+        return (total.total if additive else replies), visits
+
+    def _splits(self, id: ClientId) -> Splits:
+        splits = self._federation.splits(id)
+        memo = self._memos.setdefault(id, {})
+        return splits._replace(train=Examples(splits.train.x, splits.train.y, memo))
+
+    def _get_published(self, name: str) -> Tree:
+        if name not in self._published:
+            raise SettingError(f"nothing has been published under {name!r}")
+        return self._published[name]

@@ -1,0 +1,297 @@
+"""Experiment: the loop over rounds. Everything that a method does not do itself is done here."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..core import (
+    Algorithm,
+    ClientId,
+    ClientStepError,
+    Cohort,
+    Key,
+    Model,
+    NoReplies,
+    Stage,
+    Task,
+    Training,
+    Tree,
+    tree,
+)
+from ..core.algorithm import Step
+from ..core.cohort import Answer, Request
+from ..data import Federation, Splits
+from ..data.federation import POOLED
+from . import checkpoint, evaluate, executors, sampling
+from .checkpoint import Progress, Selected
+from .client_states import ClientStates, DiskStates, MemoryStates
+from .plan import Plan
+from .records import RunFolder
+
+
+class Turn(NamedTuple):
+    """One round of the schedule: its stage, and the stage's own count of rounds."""
+
+    round: int  # from 1
+    stage: Stage
+    stage_round: int
+
+
+class Event(NamedTuple):
+    """What an observer is told after every round; `record` where the round was evaluated."""
+
+    turn: Turn
+    rounds: int
+    seconds: float
+    record: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """The call that performs an algorithm's step; a client's state is made at first contact."""
+
+    algorithm: Algorithm
+    step: Step
+
+    def __call__(self, client: Any, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        return self.step(client, self.algorithm.init_client(client, message) if state is None else state, message)
+
+
+@dataclass
+class Experiment:
+    """A run: a method on a federation, according to a plan."""
+
+    algorithm: Algorithm
+    model: Model
+    federation: Federation
+    training: Training
+    plan: Plan
+    executor: executors.Executor
+    folder: RunFolder | None = None
+    observe: Callable[[Event], None] = lambda event: None
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.task = Task(self.model, self.federation.num_classes, self.federation.input_shape)
+        self.population = (POOLED,) if self.algorithm.pools_data else self.federation.participants
+        self.turns = list(schedule(self.algorithm, self.plan.rounds))
+        self.cohort_size = 1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Progress:
+        """The state of affairs before the first round."""
+        return Progress(self.algorithm.init_server(self.task, self.plan.seed), self._new_states())
+
+    def restore(self) -> Progress:
+        """The state of affairs at the newest checkpoint; before the first round if there is none yet."""
+        if self.folder is None or not list(self.folder.checkpoints.glob("manifest-*.json")):
+            if self.folder is not None:
+                self.folder.cut_records(0)
+            return self.start()
+        progress = checkpoint.load(self.folder.checkpoints, self._new_states())
+        self.folder.cut_records(progress.records_length)
+        self.records = self.folder.read_records()
+        for name, data in progress.publications.data.items():
+            self.executor.publish(name, data)
+        return progress
+
+    def run(self, progress: Progress) -> Progress:
+        """Play the rounds that are left."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # the number of threads changes the order of additions, and so the bits
+        try:
+            self._play_all(progress)
+        finally:
+            torch.set_num_threads(before)
+        return progress
+
+    def _play_all(self, progress: Progress) -> None:
+        saved = time.monotonic()
+        for turn in self.turns[progress.round :]:
+            began = time.monotonic()
+            self._play(turn, progress)
+            progress.step_seconds += time.monotonic() - began
+            last = turn.round == len(self.turns)
+            record = None
+            if last or turn.round % self.plan.evaluate_every == 0:
+                record = self._evaluate(turn, progress)
+            progress.seconds += time.monotonic() - began
+            if record is not None:
+                self._record(record, progress)
+            if last or time.monotonic() - saved >= self.plan.checkpoint_seconds:
+                self._save(progress)
+                saved = time.monotonic()
+            self.observe(Event(turn, len(self.turns), progress.seconds, record))
+
+    def _play(self, turn: Turn, progress: Progress) -> None:
+        """One round. Server state and client states come to count together, or, if nobody answered, not at all."""
+        cohort = self._assemble(turn, progress)
+        asked = set(cohort.ids)
+        try:
+            server = turn.stage.play(progress.server, cohort)
+        except NoReplies:
+            progress.states.discard()
+        else:
+            progress.server = server
+            progress.states.commit()
+        if turn.stage.everyone:
+            progress.absent = asked - set(cohort.ids)
+        progress.round = turn.round
+
+    def _assemble(self, turn: Turn, progress: Progress) -> Cohort:
+        key = Key(self.plan.seed, "server", turn.stage.name, turn.stage_round)
+        if turn.stage.everyone:
+            ids = self.population
+        else:
+            present = [id for id in self.population if id not in progress.absent] or self.population
+            ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.round))
+        requests = iter(range(1_000_000))
+
+        def ask(request: Request) -> Answer:
+            return self._ask(request, turn, next(requests), progress)
+
+        def publish(name: str, published: Tree) -> None:
+            data = tree.pack(published)
+            if progress.publications.publish(name, data, tree.num_bytes(published)):
+                self.executor.publish(name, data)
+
+        return Cohort(
+            ids,
+            round=turn.stage_round,
+            task=self.task,
+            training=self.training,
+            population=len(self.population),
+            key=key,
+            ask=ask,
+            publish=publish,
+        )
+
+    def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
+        step = getattr(request.step, "__name__", "step")
+        lost = sampling.dropouts(request.ids, self.plan.dropout, Key(self.plan.seed, "dropout", turn.round, number))
+        task = executors.Task(
+            StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True
+        )
+        job = executors.Job(task, request.ids, request.broadcast, request.each, request.additive, lost)
+        outcome = self.executor.perform(job, progress.states.get)
+        if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
+            raise ClientStepError(
+                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply must be finite, got NaN or "
+                f"infinity from all of {len(outcome.refused)} clients: is the learning rate too high?"
+            )
+        for id, state in outcome.states.items():
+            progress.states.put(id, state)
+        progress.refused += len(outcome.refused)
+        progress.traffic.count(job, outcome)
+        progress.traffic.add(progress.publications.deliver(request.ids), 0)
+        return Answer(outcome.value, tuple(sorted({*lost, *outcome.refused})))
+
+    # --- evaluation, records, checkpoints ---------------------------------------------------------------------------
+
+    def _evaluate(self, turn: Turn, progress: Progress) -> dict[str, Any]:
+        local = self._examine(self.federation.participants, turn, progress, new=False)
+        record: dict[str, Any] = {
+            "round": turn.round,
+            "stage": turn.stage.name,
+            "local": evaluate.summarise(local, "test"),
+        }
+        for name, split in (("validation", "validation"), ("training", "train")):
+            record[name] = {key: value for key, value in evaluate.summarise(local, split).items() if key != "clients"}
+        if self.federation.held_out and self.algorithm.accepts_new_clients:
+            held_out = self._examine(self.federation.held_out, turn, progress, new=True)
+            record["global"] = evaluate.summarise(held_out, "test")
+        record["clusters"] = evaluate.grouping(local, self.federation.groups)
+        record["inspect"] = {id: reply["inspect"] for id, reply in local.items() if reply["inspect"]}
+        record["bytes"] = progress.traffic.to_dict()
+        record["refused_replies"] = progress.refused
+        return {key: value for key, value in record.items() if value not in (None, {})}
+
+    def _examine(
+        self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
+    ) -> dict[ClientId, Tree]:
+        wanted = ("test",) if new else self._examined_splits()
+        call = evaluate.Examination(self.algorithm, new, wanted)
+        task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
+        messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
+        same = all(message is messages[ids[0]] for message in messages.values())
+        broadcast, each = (messages[ids[0]], None) if same else (None, messages)
+        job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
+        outcome = self.executor.perform(job, (lambda id: None) if new else progress.states.get)
+        progress.traffic.count(job, outcome, evaluation=True)
+        replies: dict[ClientId, Tree] = outcome.value
+        return replies
+
+    def _examined_splits(self) -> tuple[str, ...]:
+        """Validation costs little and is always wanted; training accuracy only where it selects the round."""
+        return ("test", "validation") if self.plan.select_on == "validation" else ("test", "validation", "train")
+
+    def _record(self, record: dict[str, Any], progress: Progress) -> None:
+        record["seconds"] = progress.seconds
+        self.records.append(record)
+        accuracy = record.get(self.plan.select_on, {}).get("accuracy")
+        if accuracy is not None and (progress.selected is None or accuracy > progress.selected.accuracy):
+            progress.selected = Selected(record["round"], accuracy, progress.server)
+        if self.folder is not None:
+            progress.records_length = self.folder.append_record(record)
+
+    def _save(self, progress: Progress) -> None:
+        if self.folder is not None:
+            checkpoint.save(self.folder.checkpoints, progress, self.plan.keep_checkpoints)
+
+    def _new_states(self) -> ClientStates:
+        if self.plan.client_states == "memory" or self.folder is None:
+            return MemoryStates()
+        self.folder.checkpoints.mkdir(parents=True, exist_ok=True)
+        return DiskStates(Path(self.folder.checkpoints))
+
+    # --- the result -------------------------------------------------------------------------------------------------
+
+    def summary(self, progress: Progress) -> dict[str, Any]:
+        """What `summary.json` says of the run itself."""
+        final = self.records[-1]
+        selected = progress.selected and next(r for r in self.records if r["round"] == progress.selected.round)
+        return {
+            "rounds": progress.round,
+            "seed": self.plan.seed,
+            "executor": self.executor.name,
+            "clients": len(self.federation.participants),
+            "parameters": self.model.num_parameters,
+            "final": figures(final),
+            "selected": None if selected is None else figures(selected),
+            "selected_on": self.plan.select_on,
+            "clusters": final.get("clusters"),
+            "bytes": progress.traffic.to_dict(),
+            "refused_replies": progress.refused,
+            "seconds": {
+                "total": progress.seconds,
+                "per_round": progress.seconds / progress.round,
+                "steps_per_round": progress.step_seconds / progress.round,
+            },
+            "parameters_sha256": tree.digest(progress.server),
+            "states_sha256": progress.states.digest(),
+        }
+
+
+def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:
+    """The rounds of all stages, one after another."""
+    number = 0
+    for stage in algorithm.stages():
+        for place in range(rounds if stage.rounds is None else stage.rounds):
+            number += 1
+            yield Turn(number, stage, stage.first_round + place)
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as the summary shows it: local and global figures under one roof, values per client below."""
+    shown: dict[str, Any] = {"round": record["round"]}
+    for place in ("local", "global"):
+        for name, value in record.get(place, {}).items():
+            if name != "clients":
+                shown[f"{place}_{name}"] = value
+    shown["clients"] = {place: record[place]["clients"] for place in ("local", "global") if place in record}
+    return shown

@@ -1,0 +1,110 @@
+"""The files of a run directory: `config.toml`, `records.jsonl`, `summary.json`, `checkpoint/`, `models/`."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from ..core import CheckpointError, Tree, tree
+from .files import write_atomically
+
+
+class RunFolder:
+    """A run directory, held by one process at a time.
+
+    `with RunFolder.create(...)` or `with RunFolder.open(...)`: the lock ends with the block, or with the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoint"
+        self.records_file = path / "records.jsonl"
+        self._lock = FileLock(path / ".lock")
+
+    @classmethod
+    def create(cls, path: Path, config: str) -> "RunFolder":
+        """A new run in `path`, which must not hold anything yet."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "a run" if (path / "config.toml").exists() else "files"
+            hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
+            raise CheckpointError(f"the output folder must be new or empty, got {path}, which holds {what}: choose another{hint}")
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        write_atomically(path / "config.toml", config)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """A run that exists."""
+        if not (path / "config.toml").is_file():
+            raise CheckpointError(f"a run directory must hold config.toml, got {path} without one")
+        return cls(path)
+
+    def __enter__(self) -> "RunFolder":
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            raise CheckpointError(f"a run directory must be used by one process at a time, got {self.path} in use") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.release()
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def append_record(self, record: Mapping[str, Any]) -> int:
+        """Add a line; the file's length in bytes."""
+        with open(self.records_file, "ab") as file:
+            file.write(to_json(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def cut_records(self, length: int) -> None:
+        """Forget what was recorded after the checkpoint that a run goes on from."""
+        if not self.records_file.exists():
+            self.records_file.touch()
+        if self.records_file.stat().st_size < length:
+            raise CheckpointError(f"{self.records_file} must have at least {length} bytes, got {self.records_file.stat().st_size}")
+        os.truncate(self.records_file, length)
+
+    def read_records(self) -> list[dict[str, Any]]:
+        if not self.records_file.exists():
+            return []
+        return [json.loads(line) for line in self.records_file.read_text().splitlines()]
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
+
+    def read_summary(self) -> dict[str, Any] | None:
+        file = self.path / "summary.json"
+        if not file.exists():
+            return None
+        summary: dict[str, Any] = json.loads(file.read_text())
+        return summary
+
+    def write_model(self, name: str, server: Tree) -> None:
+        """The tensors of the server's state as safetensors, by their dotted names: what a user deploys."""
+        from safetensors.torch import save
+
+        tensors = {key: leaf.contiguous().clone() for key, leaf in tree.flatten(server).items() if isinstance(leaf, Tensor)}
+        if tensors:
+            (self.path / "models").mkdir(exist_ok=True)
+            write_atomically(self.path / "models" / f"{name}.safetensors", save(tensors))
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    raise TypeError(f"cannot be recorded: {type(value).__name__}")

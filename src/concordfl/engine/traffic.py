@@ -1,0 +1,59 @@
+"""Bytes between server and clients, counted on the trees themselves; evaluation is counted apart."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from ..core import ClientId, tree
+from .executors import Job, Outcome
+
+
+@dataclass
+class Traffic:
+    down: int = 0
+    up: int = 0
+    evaluation_down: int = 0
+    evaluation_up: int = 0
+
+    def count(self, job: Job, outcome: Outcome, *, evaluation: bool = False) -> None:
+        """A message to every client asked, a reply from every client that answered."""
+        if job.each is None:
+            down = tree.num_bytes(job.broadcast) * len(job.ids)
+        else:
+            down = sum(tree.num_bytes(job.each[id]) for id in job.ids)
+        self.add(down, sum(outcome.sent.values()), evaluation=evaluation)
+
+    def add(self, down: int, up: int, *, evaluation: bool = False) -> None:
+        if evaluation:
+            self.evaluation_down += down
+            self.evaluation_up += up
+        else:
+            self.down += down
+            self.up += up
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Publications:
+    """What the server has published: each thing is charged once to every client that comes to need it."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.size: dict[str, int] = {}
+        self.delivered: dict[str, set[ClientId]] = {}
+
+    def publish(self, name: str, data: bytes, size: int) -> bool:
+        """Take `data`; False where the very same is out already, which costs nothing again."""
+        if self.data.get(name) == data:
+            return False
+        self.data[name], self.size[name], self.delivered[name] = data, size, set()
+        return True
+
+    def deliver(self, ids: Iterable[ClientId]) -> int:
+        """Bytes that go down to `ids` for what they have not yet received."""
+        total = 0
+        for name, received in self.delivered.items():
+            new = set(ids) - received
+            received |= new
+            total += self.size[name] * len(new)
+        return total

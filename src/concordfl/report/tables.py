@@ -1,0 +1,73 @@
+"""Tables for the terminal, from summaries."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+Summary = Mapping[str, Any]
+ABSENT = "-"
+
+
+def run_table(summary: Summary) -> Table:
+    """One run: the last round, and beside it the selected one."""
+    table = Table(title=f"{summary['algorithm']}, seed {summary['seed']}", title_justify="left")
+    table.add_column("")
+    chosen = {"last round": summary["final"]}
+    if summary["selected"] is not None:
+        chosen[f"best on {summary['selected_on']}"] = summary["selected"]
+    for name in chosen:
+        table.add_column(name, justify="right")
+    rows = {
+        "round": lambda figures: str(figures["round"]),
+        "local accuracy": lambda figures: percent(figures.get("local_accuracy")),
+        "  worst tenth of clients": lambda figures: percent(figures.get("local_worst_tenth")),
+        "global accuracy": lambda figures: percent(figures.get("global_accuracy")),
+        "local AUC": lambda figures: percent(figures.get("local_auc")),
+        "local F1": lambda figures: percent(figures.get("local_f1")),
+    }
+    for name, show in rows.items():
+        table.add_row(name, *(show(figures) for figures in chosen.values()))
+    return table
+
+
+def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
+    """Several methods, each over one or more seeds: mean ± standard deviation over seeds."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for name in ("local accuracy", "worst tenth", "global accuracy", "sent down", "sent up", "seconds"):
+        table.add_column(name, justify="right")
+    for method, summaries in runs.items():
+        table.add_row(
+            method,
+            spread(summary["final"].get("local_accuracy") for summary in summaries),
+            spread(summary["final"].get("local_worst_tenth") for summary in summaries),
+            spread(summary["final"].get("global_accuracy") for summary in summaries),
+            size(statistics.mean(summary["bytes"]["down"] for summary in summaries)),
+            size(statistics.mean(summary["bytes"]["up"] for summary in summaries)),
+            f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f}",
+        )
+    return table
+
+
+def percent(value: float | None) -> str:
+    return ABSENT if value is None else f"{100 * value:.1f}"
+
+
+def spread(values: Iterable[float | None]) -> str:
+    """Mean in percent, with ± standard deviation where there are several."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ABSENT
+    mean = percent(statistics.mean(known))
+    return mean if len(known) == 1 else f"{mean} ± {100 * statistics.stdev(known):.1f}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
