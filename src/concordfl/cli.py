@@ -1,5 +1,6 @@
 """The command line."""
 
+import inspect
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +32,9 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
-SetOption = Annotated[list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated.")]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated.")
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")]
@@ -93,7 +96,9 @@ def compare(
     cells = comparison.cells(table, names, range(first, first + seeds))
     folder = out or Path("runs") / f"compare-{file.stem}"
     summaries = comparison.compare(cells, folder, lambda title: shown(console, title))
-    console.print(tables.comparison_table(f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, after the last round (percent)", summaries))
+    console.print(
+        tables.comparison_table(f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, after the last round (percent)", summaries)
+    )
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 
 
@@ -159,10 +164,10 @@ def _catalogue(kind: Kind) -> Table:
     if kind is Kind.datasets:
         known = {name: source.about for name, source in DATASETS.items()}
     elif kind is Kind.models:
-        known = {name: (sys.modules[model.__module__].__doc__ or "").split("\n")[0] for name, model in MODELS.items()}
+        known = {name: inspect.getdoc(model) or "" for name, model in MODELS.items()}
     else:
         known = {f"partition {name}": partition.about for name, partition in PARTITIONS.items()}
         known |= {f"shift {name}": shift.about for name, shift in SHIFTS.items()}
-    for name, about in sorted(known.items()):
-        table.add_row(name, about)
+    for name, text in sorted(known.items()):
+        table.add_row(name, text)
     return table

@@ -95,7 +95,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """`table` with `section.key=value` assignments applied; values are written as in TOML, quotes may be left out."""
-    changed = _copy(table)
+    changed: dict[str, Any] = _copy(table)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         parts = path.strip().split(".")

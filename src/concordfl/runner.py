@@ -5,7 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from . import config as configuration
+from .algorithms import ALGORITHMS
 from .config import Config
 from .core import Client, Key, Model, SettingError
 from .data import Federation
 from .engine.executors import Executor, Processes, Serial, Workplace
-from .engine.experiment import Event, Experiment
+from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .scenarios import build_federation
 
@@ -54,7 +55,7 @@ def run(
     source: str | Path | Mapping[str, Any] | Config | None = None,
     *,
     out: str | Path | None = None,
-    observe: Observer = lambda event: None,
+    observe: Observer = ignore,
     **sections: Mapping[str, Any],
 ) -> Result:
     """Run a federation: from a TOML file, a dict of sections, or sections given by name.
@@ -72,7 +73,7 @@ def run(
         return _run(settings, folder, observe)
 
 
-def resume(out: str | Path, *, observe: Observer = lambda event: None) -> Result:
+def resume(out: str | Path, *, observe: Observer = ignore) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit. A finished run is only read."""
     with RunFolder.open(Path(out)) as folder:
         settings = Config.from_table(configuration.read_table(folder.path / "config.toml"))
@@ -104,11 +105,12 @@ def make_model(settings: Config, federation: Federation) -> Model:
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise SettingError(f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: {reason}") from None
-    if outputs.shape != (1, federation.num_classes):
         raise SettingError(
-            f"model {settings.model.name!r} must give {federation.num_classes} outputs, one per class, got {tuple(outputs.shape[1:])}"
-        )
+            f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: {reason}"
+        ) from None
+    if outputs.shape != (1, federation.num_classes):
+        rule = f"must give {federation.num_classes} outputs, one per class"
+        raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
     return model
 
 
@@ -129,7 +131,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         set_up = time.monotonic() - began
         experiment.run(progress)
         summary = {
-            "algorithm": configuration.name_of(settings.algorithm, configuration.ALGORITHMS),
+            "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
             **experiment.summary(progress),
             "executor_reason": choice.reason,
             "groups": {id: dict(groups) for id, groups in federation.groups.items()},
@@ -141,7 +143,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
             if progress.selected is not None:
                 folder.write_model("selected", progress.selected.server)
             folder.write_summary(summary)
-    return Result(summary, experiment.records, folder and folder.path, progress.server)
+    return Result(summary, experiment.records, None if folder is None else folder.path, progress.server)
 
 
 def choose_executor(settings: Config, federation: Federation, model: Model) -> Choice:
@@ -213,7 +215,3 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version
 
     return {"concordfl": version("concordfl"), "torch": torch.__version__, "python": platform.python_version()}
-
-
-def with_seed(settings: Config, seed: int) -> Config:
-    return replace(settings, run=replace(settings.run, seed=seed))

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     weight: Tensor | None
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody looks for here
 
 
 class Examples:

@@ -1,12 +1,12 @@
 """The exceptions of concordfl.
 
-    ConcordError              whatever concordfl refuses or cannot do; the command line prints it in one line
-    ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
-    ├── DataError             data are missing, damaged, or do not fit the rule they must keep
-    ├── CheckpointError       a run directory cannot be read, or holds another run
-    ├── ClientStepError       a client's step failed; names client, stage, step and round
-    ├── WorkerError           worker processes keep dying
-    └── NoReplies             no client of a cohort answered; the engine voids the round
+ConcordError              whatever concordfl refuses or cannot do; the command line prints it in one line
+├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
+├── DataError             data are missing, damaged, or do not fit the rule they must keep
+├── CheckpointError       a run directory cannot be read, or holds another run
+├── ClientStepError       a client's step failed; names client, stage, step and round
+├── WorkerError           worker processes keep dying
+└── NoReplies             no client of a cohort answered; the engine voids the round
 """
 
 
@@ -34,5 +34,5 @@ class WorkerError(ConcordError):
     """Worker processes keep dying."""
 
 
-class NoReplies(ConcordError):
+class NoReplies(ConcordError):  # noqa: N818 - an event of the loop, not a fault
     """No client of a cohort answered."""

@@ -24,6 +24,10 @@ Params = dict[str, Tensor]
 NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
+def unchanged(module: nn.Module) -> nn.Module:
+    return module
+
+
 class Model:
     """A network whose parameters are passed in, never kept.
 
@@ -35,12 +39,12 @@ class Model:
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        extend: Callable[[nn.Module], nn.Module] = lambda module: module,
+        extend: Callable[[nn.Module], nn.Module] = unchanged,
         device: str = "cpu",
     ) -> None:
         self._build, self._extend, self.device = build, extend, torch.device(device)
         module = self._new_module(Key("layout"))
-        self._train = module.to(self.device, memory_format=torch.channels_last)
+        self._train = module.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._eval = copy.deepcopy(self._train).eval()
         self._live = _tensors(self._train)
         self._eval_live = _tensors(self._eval)
@@ -149,7 +153,7 @@ class Model:
 
     def module(self, params: Params) -> nn.Module:
         """A stand-alone copy of the network at `params`, in eval mode: what a user deploys."""
-        module = copy.deepcopy(self._eval)
+        module: nn.Module = copy.deepcopy(self._eval)
         _copy(params, _tensors(module))
         return module
 

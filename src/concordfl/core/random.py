@@ -55,10 +55,20 @@ class Key:
     @contextmanager
     def torch_global(self) -> Iterator[None]:
         """Inside, torch's global generator is seeded from this key (initialisers, drop-out); outside, it is untouched."""
-        with torch.random.fork_rng(devices=_accelerators()):
-            torch.manual_seed(self.number % 2**63)
+        generators = [torch.default_generator, *_accelerator_generators()]
+        # Generator by generator: torch.manual_seed formats a traceback for every kind of accelerator that is not there.
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(self.number % 2**63)
+        try:
             yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
 
 
-def _accelerators() -> list[int]:
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+def _accelerator_generators() -> list[torch.Generator]:
+    if not torch.cuda.is_available():
+        return []
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    return list(torch.cuda.default_generators)

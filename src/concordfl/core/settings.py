@@ -27,13 +27,32 @@ Fraction = Annotated[float, Ge(0), Lt(1)]
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
 
+# What pydantic finds wrong, in the words of our messages: `mu must be >= 0, got -1.0`.
+RULES = {
+    "greater_than": "> {gt:g}",
+    "greater_than_equal": ">= {ge:g}",
+    "less_than": "< {lt:g}",
+    "less_than_equal": "<= {le:g}",
+    "literal_error": "one of {expected}",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "none_required": "left out",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+}
+
 
 @dataclass(frozen=True)
 class Settings:
     """Base of algorithms, partitions, shifts and the sections of a run file."""
 
     def __post_init__(self) -> None:
-        for name, adapter in _adapters(type(self)).items():
+        kind: Any = type(self)
+        for name, adapter in _adapters(kind).items():
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, adapter.validate_python(value, strict=True))
@@ -86,7 +105,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 @functools.cache
-def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
+def _adapters(cls: Any) -> dict[str, TypeAdapter[Any]]:
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
 
@@ -101,33 +120,7 @@ def _explain(name: str, error: ValidationError, value: Any) -> str:
 
 
 def _rule(problem: Any) -> str:
-    context = problem.get("ctx", {})
-    match problem["type"]:
-        case "greater_than":
-            return f"> {context['gt']:g}"
-        case "greater_than_equal":
-            return f">= {context['ge']:g}"
-        case "less_than":
-            return f"< {context['lt']:g}"
-        case "less_than_equal":
-            return f"<= {context['le']:g}"
-        case "literal_error":
-            return f"one of {context['expected']}"
-        case "finite_number":
-            return "a finite number"
-        case "int_type" | "int_from_float":
-            return "a whole number"
-        case "float_type":
-            return "a number"
-        case "bool_type":
-            return "true or false"
-        case "string_type":
-            return "a string"
-        case "none_required":
-            return "left out"
-        case "tuple_type" | "list_type":
-            return "a list"
-        case "dict_type":
-            return "a table"
-        case _:
-            return str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    rule = RULES.get(problem["type"])
+    if rule is None:
+        return str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return rule.format(**problem.get("ctx", {}))

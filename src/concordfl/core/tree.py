@@ -29,7 +29,7 @@ def _rebuild(like: Tree, children: Iterable[Tree]) -> Tree:
     return type(like)(*children) if hasattr(like, "_fields") else type(like)(children)
 
 
-def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 - tree.map reads best
+def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Apply `fn` leaf by leaf to trees of one structure."""
     if isinstance(tree, dict):
         return {key: map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}

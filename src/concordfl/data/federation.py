@@ -4,6 +4,7 @@ All examples stand in one tensor, each client's splits one after the other, so t
 copy per client.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -92,8 +93,7 @@ class Federation:
 
     def splits(self, id: ClientId) -> Splits:
         bounds = self.bounds[id]
-        ranges = zip(bounds[:-1], bounds[1:], strict=True)
-        return Splits(*(Examples(self.x[start:stop], self.y[start:stop]) for start, stop in ranges))
+        return Splits(*(Examples(self.x[start:stop], self.y[start:stop]) for start, stop in itertools.pairwise(bounds)))
 
     def size(self, id: ClientId) -> int:
         """The number of training examples."""
@@ -102,8 +102,8 @@ class Federation:
 
     def share_memory(self) -> None:
         """Move the examples to memory that worker processes can map."""
-        self.x.share_memory_()
-        self.y.share_memory_()
+        for tensor in (self.x, self.y):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
 
     def with_pooled_client(self) -> "Federation":
         """The same, and a client that holds the training examples of all participants."""
@@ -133,10 +133,8 @@ def _check(
                 raise DataError(f"{where}: x and y must be equally long, got {len(split.x)} and {len(split.y)}")
             if split.x.shape[1:] != shape:
                 raise DataError(f"{where}: examples must have the shape {shape} of the first client, got {split.x.shape[1:]}")
-            if len(split.y) and not (0 <= split.y.min() and split.y.max() < num_classes):
-                raise DataError(
-                    f"{where}: labels must be in 0..{num_classes - 1}, got {split.y.min()}..{split.y.max()}"
-                )
+            if len(split.y) and (split.y.min() < 0 or split.y.max() >= num_classes):
+                raise DataError(f"{where}: labels must be in 0..{num_classes - 1}, got {split.y.min()}..{split.y.max()}")
             if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
                 raise DataError(f"{where}: features must be finite, got NaN or infinity")
         if id in participants and not len(splits[0].y):

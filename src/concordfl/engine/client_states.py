@@ -12,7 +12,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ..core import CheckpointError, ClientId
 
@@ -95,8 +95,9 @@ class MemoryStates(ClientStates):
             self._places = {}
         changed = [id for id in sorted(self._committed) if id not in self._places]
         if changed:
-            with Segment(folder, round) as segment:
-                self._places |= {id: segment.append(self._committed[id]) for id in changed}
+            segment = Segment(folder, round)
+            self._places |= {id: segment.append(self._committed[id]) for id in changed}
+            segment.sync()
         return dict(self._places)
 
     def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
@@ -119,11 +120,7 @@ class DiskStates(ClientStates):
 
     def get(self, id: ClientId) -> bytes | None:
         place = self._written.get(id, self._places.get(id))
-        if place is None:
-            return None
-        if self._segment is not None and place.segment == self._segment.name:
-            self._segment.flush()
-        return read_state(self._folder, place, id)
+        return None if place is None else read_state(self._folder, place, id)
 
     def put(self, id: ClientId, state: bytes) -> None:
         if self._segment is None:
@@ -144,7 +141,7 @@ class DiskStates(ClientStates):
                 self.put(id, self.get(id) or b"")
             self.commit()
         if self._segment is not None:
-            self._segment.close()
+            self._segment.sync()
             self._segment = None
         self._next = round + 1
         return dict(self._places)
@@ -160,32 +157,24 @@ class DiskStates(ClientStates):
 
 
 class Segment:
-    """A file of many packed states, being written. It is on disk for good once it is closed."""
+    """A file of many packed states, being written. What was appended is on disk for good after `sync`."""
 
     def __init__(self, folder: Path, round: int) -> None:
         self.name = f"states-{round:08d}.bin"
-        self._file: BinaryIO = open(folder / self.name, "wb")  # noqa: SIM115 - closed by `close`
+        self._path = folder / self.name
+        self._path.write_bytes(b"")  # a killed run may have left one of this name, which no manifest names
         self._end = 0
 
     def append(self, state: bytes) -> Place:
         place = Place(self.name, self._end, len(state), zlib.crc32(state))
-        self._file.write(state)
+        with open(self._path, "ab") as file:
+            file.write(state)
         self._end += len(state)
         return place
 
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def __enter__(self) -> "Segment":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def sync(self) -> None:
+        with open(self._path, "ab") as file:
+            os.fsync(file.fileno())
 
 
 def segment_round(name: str) -> int:

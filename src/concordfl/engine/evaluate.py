@@ -47,9 +47,7 @@ def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
     tenth = accuracies[: max(1, round(len(accuracies) / 10))]
     summary["accuracy_std"] = _std(accuracies)
     summary["worst_tenth"] = _mean(tenth)
-    summary["clients"] = {
-        name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*SCORES, "examples")
-    }
+    summary["clients"] = {name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*SCORES, "examples")}
     return summary
 
 
@@ -57,9 +55,7 @@ def grouping(
     replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping[str, str]], kind: str = "concept"
 ) -> dict[str, float] | None:
     """Agreement of the groups that a method reports with the true ones, where both are known."""
-    ids = [
-        id for id, reply in sorted(replies.items()) if "group" in reply["inspect"] and kind in groups.get(id, {})
-    ]
+    ids = [id for id, reply in sorted(replies.items()) if "group" in reply["inspect"] and kind in groups.get(id, {})]
     if not ids:
         return None
     return agreement([replies[id]["inspect"]["group"] for id in ids], [groups[id][kind] for id in ids])._asdict()

@@ -50,6 +50,10 @@ class Event(NamedTuple):
     record: Mapping[str, Any] | None
 
 
+def ignore(event: Event) -> None:
+    """The observer of a run that nobody watches."""
+
+
 @dataclass(frozen=True)
 class StepCall:
     """The call that performs an algorithm's step; a client's state is made at first contact."""
@@ -72,7 +76,7 @@ class Experiment:
     plan: Plan
     executor: executors.Executor
     folder: RunFolder | None = None
-    observe: Callable[[Event], None] = lambda event: None
+    observe: Callable[[Event], None] = ignore
     records: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -174,9 +178,7 @@ class Experiment:
     def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
         step = getattr(request.step, "__name__", "step")
         lost = sampling.dropouts(request.ids, self.plan.dropout, Key(self.plan.seed, "dropout", turn.round, number))
-        task = executors.Task(
-            StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True
-        )
+        task = executors.Task(StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True)
         job = executors.Job(task, request.ids, request.broadcast, request.each, request.additive, lost)
         outcome = self.executor.perform(job, progress.states.get)
         if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
@@ -211,9 +213,7 @@ class Experiment:
         record["refused_replies"] = progress.refused
         return {key: value for key, value in record.items() if value not in (None, {})}
 
-    def _examine(
-        self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
-    ) -> dict[ClientId, Tree]:
+    def _examine(self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool) -> dict[ClientId, Tree]:
         wanted = ("test",) if new else self._examined_splits()
         call = evaluate.Examination(self.algorithm, new, wanted)
         task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
@@ -221,7 +221,7 @@ class Experiment:
         same = all(message is messages[ids[0]] for message in messages.values())
         broadcast, each = (messages[ids[0]], None) if same else (None, messages)
         job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
-        outcome = self.executor.perform(job, (lambda id: None) if new else progress.states.get)
+        outcome = self.executor.perform(job, _no_state if new else progress.states.get)
         progress.traffic.count(job, outcome, evaluation=True)
         replies: dict[ClientId, Tree] = outcome.value
         return replies
@@ -275,6 +275,10 @@ class Experiment:
             "parameters_sha256": tree.digest(progress.server),
             "states_sha256": progress.states.digest(),
         }
+
+
+def _no_state(id: ClientId) -> None:
+    """A client that was not in training has none."""
 
 
 def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:

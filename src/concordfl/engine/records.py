@@ -32,7 +32,9 @@ class RunFolder:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "a run" if (path / "config.toml").exists() else "files"
             hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
-            raise CheckpointError(f"the output folder must be new or empty, got {path}, which holds {what}: choose another{hint}")
+            raise CheckpointError(
+                f"the output folder must be new or empty, got {path}, which holds {what}: choose another{hint}"
+            )
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         write_atomically(path / "config.toml", config)
@@ -70,7 +72,9 @@ class RunFolder:
         if not self.records_file.exists():
             self.records_file.touch()
         if self.records_file.stat().st_size < length:
-            raise CheckpointError(f"{self.records_file} must have at least {length} bytes, got {self.records_file.stat().st_size}")
+            raise CheckpointError(
+                f"{self.records_file} must have at least {length} bytes, got {self.records_file.stat().st_size}"
+            )
         os.truncate(self.records_file, length)
 
     def read_records(self) -> list[dict[str, Any]]:

@@ -54,6 +54,6 @@ class Publications:
         total = 0
         for name, received in self.delivered.items():
             new = set(ids) - received
-            received |= new
+            received.update(new)
             total += self.size[name] * len(new)
         return total

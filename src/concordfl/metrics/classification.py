@@ -64,7 +64,5 @@ def weighted_f1(predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> 
 def _average_ranks(values: NDArray[np.floating]) -> NDArray[np.floating]:
     """Ranks from 1, ties sharing their average."""
     ordered = np.sort(values)
-    ranks: NDArray[np.floating] = (
-        np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1
-    ) / 2
+    ranks: NDArray[np.floating] = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1) / 2
     return ranks

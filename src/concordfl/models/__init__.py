@@ -31,9 +31,7 @@ def make_builder(
     return partial(_build, factory, name, tuple(input_shape), num_classes, dict(options))
 
 
-def _build(
-    factory: Factory, name: str, input_shape: tuple[int, ...], num_classes: int, options: dict[str, Any]
-) -> nn.Module:
+def _build(factory: Factory, name: str, input_shape: tuple[int, ...], num_classes: int, options: dict[str, Any]) -> nn.Module:
     module = factory(input_shape, num_classes, **options)
     if not isinstance(module, nn.Module):
         raise SettingError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
@@ -42,7 +40,9 @@ def _build(
 
 def _find(name: str) -> Factory:
     if name not in MODELS:
-        raise SettingError(f"model.name must be a known model or `package.module:function`, got {name!r}{nearest(name, MODELS)}")
+        raise SettingError(
+            f"model.name must be a known model or `package.module:function`, got {name!r}{nearest(name, MODELS)}"
+        )
     return MODELS[name]
 
 

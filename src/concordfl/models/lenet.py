@@ -1,4 +1,4 @@
-"""The simple CNN of the label-skew literature (LeNet-5's shape): 44,426 parameters at 28x28 with ten classes."""
+"""The simple CNN of the label-skew literature, of LeNet-5's shape."""
 
 from torch import nn
 
@@ -6,6 +6,7 @@ from .parts import Network, after_two_convolutions, image_shape
 
 
 def lenet(input_shape: tuple[int, ...], num_classes: int) -> Network:
+    """The simple CNN of the label-skew literature: 44,426 parameters at 28x28 with ten classes."""
     channels, height, width = image_shape("lenet", input_shape, smallest=16)
     flat = 16 * after_two_convolutions(height) * after_two_convolutions(width)
     encoder = nn.Sequential(

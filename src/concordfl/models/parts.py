@@ -21,7 +21,9 @@ class Network(nn.Module):
 def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     """(C, H, W), after making sure that the network can take such images."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
-        raise SettingError(f"model {name!r} takes images of at least {smallest}x{smallest}, got examples of shape {input_shape}")
+        raise SettingError(
+            f"model {name!r} takes images of at least {smallest}x{smallest}, got examples of shape {input_shape}"
+        )
     return input_shape
 
 

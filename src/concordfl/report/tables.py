@@ -19,16 +19,16 @@ def run_table(summary: Summary) -> Table:
         chosen[f"best on {summary['selected_on']}"] = summary["selected"]
     for name in chosen:
         table.add_column(name, justify="right")
+    table.add_row("round", *(str(figures["round"]) for figures in chosen.values()))
     rows = {
-        "round": lambda figures: str(figures["round"]),
-        "local accuracy": lambda figures: percent(figures.get("local_accuracy")),
-        "  worst tenth of clients": lambda figures: percent(figures.get("local_worst_tenth")),
-        "global accuracy": lambda figures: percent(figures.get("global_accuracy")),
-        "local AUC": lambda figures: percent(figures.get("local_auc")),
-        "local F1": lambda figures: percent(figures.get("local_f1")),
+        "local accuracy": "local_accuracy",
+        "  worst tenth of clients": "local_worst_tenth",
+        "global accuracy": "global_accuracy",
+        "local AUC": "local_auc",
+        "local F1": "local_f1",
     }
-    for name, show in rows.items():
-        table.add_row(name, *(show(figures) for figures in chosen.values()))
+    for name, key in rows.items():
+        table.add_row(name, *(percent(figures.get(key)) for figures in chosen.values()))
     return table
 
 

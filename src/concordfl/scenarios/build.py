@@ -20,7 +20,7 @@ class Scenario(Settings):
     """The `[scenario]` section of a run file."""
 
     clients: Count | None = None  # may be left out for the natural partition
-    partition: InstanceOf[Partition] = Iid()
+    partition: InstanceOf[Partition] = Iid()  # noqa: RUF009 - frozen
     shifts: tuple[InstanceOf[Shift], ...] = ()
     split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)  # train, validation, test of every client
 
@@ -39,9 +39,7 @@ def build_federation(data: Dataset, scenario: Scenario, key: Key) -> Federation:
         arrays = _shifted(data.train.take(place), shifts_of[id], scenario.shifts, data.num_classes, key)
         participants[id] = _split(arrays, scenario.split, key.child("split", id))
     families = {shift.family for shift in scenario.shifts} | {"concept"}
-    groups = {
-        id: {family: _group(chosen, scenario.shifts, family) for family in families} for id, chosen in shifts_of.items()
-    }
+    groups = {id: {family: _group(chosen, scenario.shifts, family) for family in families} for id, chosen in shifts_of.items()}
     held_out, held_out_groups = _held_out(data, scenario, key, {group["concept"] for group in groups.values()})
     return Federation.build(participants, held_out, data.num_classes, groups | held_out_groups)
 
@@ -93,9 +91,7 @@ def _held_out(
     clients, groups = {}, {}
     for concept in sorted(concepts):
         chosen = [place for place, shift in enumerate(scenario.shifts) if (shift.family, shift.group) == ("concept", concept)]
-        adapt, test = (
-            _shifted(data.test.take(half), chosen[:1], scenario.shifts, data.num_classes, key) for half in halves
-        )
+        adapt, test = (_shifted(data.test.take(half), chosen[:1], scenario.shifts, data.num_classes, key) for half in halves)
         id = f"held-out-{concept}"
         clients[id], groups[id] = (adapt, test.take(np.arange(0)), test), {"concept": concept}
     return clients, groups

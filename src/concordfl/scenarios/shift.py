@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..core import Key, Settings, Share, SettingError
+from ..core import Key, SettingError, Settings, Share
 from ..data import Arrays
 
 

@@ -34,5 +34,7 @@ def _file() -> Path:
     spec = importlib.util.find_spec("sklearn")
     file = Path((spec.submodule_search_locations or ["."])[0] if spec else ".") / "datasets/data/digits.csv.gz"
     if not file.is_file():
-        raise DataError("data set 'digits' comes with scikit-learn, which must be installed, got none: pip install scikit-learn")
+        raise DataError(
+            "data set 'digits' comes with scikit-learn, which must be installed, got none: pip install scikit-learn"
+        )
     return file

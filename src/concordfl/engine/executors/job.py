@@ -31,6 +31,10 @@ class Job(NamedTuple):
     additive: bool
     lost: frozenset[ClientId] = frozenset()  # asked, but will not answer
 
+    def present(self) -> tuple[ClientId | None, ...]:
+        """The clients at their leaves; None for one that will not answer."""
+        return tuple(None if id in self.lost else id for id in self.ids)
+
 
 class Visit(NamedTuple):
     """What came of one client's work. A refused reply counts as none, and leaves no trace in the client's state."""
@@ -42,6 +46,9 @@ class Visit(NamedTuple):
     memo: bool  # whether this process now remembers something derived from the client's examples
 
 
+NO_VISIT = Visit(None, 0, None, refused=False, memo=False)  # to a client that will not answer
+
+
 class Outcome(NamedTuple):
     """The total of the replies, or the replies by client; their bytes; changed states; and the replies refused."""
 
@@ -49,6 +56,15 @@ class Outcome(NamedTuple):
     sent: dict[ClientId, int]
     states: dict[ClientId, bytes]
     refused: tuple[ClientId, ...]
+
+
+def outcome_of(value: Any, visits: Mapping[ClientId, Visit]) -> Outcome:
+    return Outcome(
+        value,
+        sent={id: visit.size for id, visit in sorted(visits.items()) if not visit.refused},
+        states={id: visit.state for id, visit in sorted(visits.items()) if visit.state is not None},
+        refused=tuple(id for id, visit in sorted(visits.items()) if visit.refused),
+    )
 
 
 class Executor(Protocol):

@@ -1,8 +1,9 @@
 """Worker processes, one torch thread each.
 
-Clients are handed out in blocks: aligned sub-trees of the tree along which replies are added. A worker adds the replies of its
-block and sends one sum back, so the number of workers changes no bit. Examples and the broadcast lie in shared memory. A
-worker that dies is replaced and its blocks are done again; a worker whose parent dies ends itself.
+Clients are handed out in blocks, which are nodes of the tree along which replies are added: a worker adds the replies of its
+block and sends one sum back, so the number of workers changes no bit. Blocks are large at first and single clients at the end,
+the longest first. Examples and the broadcast lie in shared memory. A worker that dies is replaced and its block is done again;
+a worker whose parent dies ends itself.
 """
 
 import contextlib
@@ -13,9 +14,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -25,32 +26,26 @@ import torch
 
 from ...core import ClientId, ClientStepError, Model, Training, Tree, WorkerError, tree
 from ...data import Federation
-from .job import NOTHING, Job, Outcome, TreeSum
+from ..memory import keep_freed_memory
+from .job import NOTHING, Job, Outcome, TreeSum, Visit, outcome_of
 from .workplace import Workplace
 
 ATTEMPTS = 3  # how often a block may take its worker down before the run is given up
-BLOCKS_PER_WORKER = 16  # enough that the last block, for which the other workers wait, is short
-AHEAD = 2  # blocks a worker may hold, so that it need not wait for the parent between two
 
 
 class Block(NamedTuple):
-    """Clients whose leaves form one node of the tree, `level` levels above the leaves."""
+    """The clients below one node of the tree; None stands for one that will not answer."""
 
-    number: int
     level: int
-    ids: tuple[ClientId, ...]
+    place: int  # among the nodes of that level
+    ids: tuple[ClientId | None, ...]
 
 
 class Result(NamedTuple):
     """What a worker sends back for a block; `error` is (message, traceback) where a step failed."""
 
-    job: int
-    block: int
     value: bytes | None
-    sizes: tuple[int, ...]
-    states: tuple[bytes | None, ...]
-    refused: tuple[bool, ...]
-    memos: tuple[bool, ...]
+    visits: tuple[Visit, ...]
     error: tuple[str, str] | None = None
 
 
@@ -61,7 +56,7 @@ class Worker:
     number: int
     process: Any
     pipe: Connection
-    blocks: deque[Block] = field(default_factory=deque)
+    block: Block | None = None  # what it is at
 
 
 class Processes:
@@ -85,34 +80,43 @@ class Processes:
 
     def perform(self, job: Job, state_of: Callable[[ClientId], bytes | None]) -> Outcome:
         self._jobs += 1
-        length = self._post(job.broadcast)
-        task = pickle.dumps(job.task)
-        waiting = self._cut(job)
-        total, outcome = TreeSum(len(job.ids)), Outcome({}, {}, {}, ())
-        for place, id in enumerate(job.ids):
-            if id in job.lost:
-                total.put(place, NOTHING)
-        open_blocks = {block.number: block for block in waiting}
-        failures: dict[int, int] = {}
-        refused: list[ClientId] = []
+        length, task = self._post(job.broadcast), pickle.dumps(job.task)
+        pool = Pool(job, self._federation.size, self._home, len(self._workers))
+        total, replies = TreeSum(len(job.ids)), {}
+        visits: dict[ClientId, Visit] = {}
+        failures: Counter[tuple[int, int]] = Counter()
 
-        def order(block: Block) -> tuple[object, ...]:
-            each = None if job.each is None else [tree.pack(job.each[id]) for id in block.ids]
-            states = [state_of(id) for id in block.ids]
-            return ("block", self._jobs, task, block, length, each, states, job.additive)
+        def hand_out() -> None:
+            for worker in self._workers:
+                if worker.block is None and (block := pool.take(worker.number)) is not None:
+                    worker.block = block
+                    each = None if job.each is None else [None if id is None else tree.pack(job.each[id]) for id in block.ids]
+                    states = [None if id is None else state_of(id) for id in block.ids]
+                    self._send(worker, ("block", self._jobs, task, block.ids, length, each, states, job.additive))
 
-        while open_blocks:
-            self._hand_out(waiting, order)
+        hand_out()
+        while any(worker.block for worker in self._workers):
             for worker in self._ready():
-                result = self._receive(worker)
+                block, result = worker.block, self._receive(worker)
+                if block is None:
+                    continue
                 if result is None:
-                    waiting.extendleft(self._replace(worker, failures))
-                elif result.job == self._jobs:
-                    block = open_blocks.pop(result.block)
-                    worker.blocks.remove(block)
-                    _collect(result, block, job, total, outcome, refused)
-                    self._home.update({id: worker.number for id, memo in zip(block.ids, result.memos, strict=True) if memo})
-        return outcome._replace(value=total.total if job.additive else outcome.value, refused=tuple(sorted(refused)))
+                    pool.put_back(block)
+                    self._replace(worker, block, failures)
+                    hand_out()
+                    continue
+                worker.block = None
+                hand_out()  # before the result is looked at, so that the worker need not wait
+                for id, visit in zip(block.ids, result.visits, strict=True):
+                    if id is not None:
+                        visits[id] = visit
+                        if visit.memo:
+                            self._home[id] = worker.number
+                if not job.additive:
+                    replies.update(tree.unpack(result.value or b""))
+                else:
+                    total.put(block.place, NOTHING if result.value is None else tree.unpack(result.value), block.level)
+        return outcome_of(total.total if job.additive else replies, visits)
 
     def publish(self, name: str, data: bytes) -> None:
         self._published[name] = data
@@ -147,21 +151,20 @@ class Processes:
             self._send(worker, ("publish", name, data))
         return worker
 
-    def _replace(self, worker: Worker, failures: dict[int, int]) -> list[Block]:
-        """Put a new worker in the place of a dead one: the blocks that it held, to be done again."""
+    def _replace(self, worker: Worker, block: Block, failures: Counter[tuple[int, int]]) -> None:
+        """Put a new worker in the place of one that died at `block`."""
         worker.process.join()
         worker.pipe.close()
-        for block in list(worker.blocks)[:1]:  # the first is the one it was at
-            failures[block.number] = failures.get(block.number, 0) + 1
-            if failures[block.number] == ATTEMPTS:
-                clients = ", ".join(block.ids)
-                raise WorkerError(
-                    f"a worker process died {ATTEMPTS} times at the same work (clients {clients}; exit code "
-                    f"{worker.process.exitcode}): is there enough memory for {len(self._workers)} workers?"
-                )
-        self._home = {id: number for id, number in self._home.items() if number != worker.number}
+        failures[block.level, block.place] += 1
+        if failures[block.level, block.place] == ATTEMPTS:
+            clients = ", ".join(id for id in block.ids if id)
+            raise WorkerError(
+                f"a worker process died {ATTEMPTS} times at the same work (clients {clients}; exit code "
+                f"{worker.process.exitcode}): is there enough memory for {len(self._workers)} workers?"
+            )
+        for id in [id for id, number in self._home.items() if number == worker.number]:
+            del self._home[id]
         self._workers[worker.number] = self._start(worker.number)
-        return list(worker.blocks)
 
     def _send(self, worker: Worker, message: tuple[object, ...]) -> None:
         with contextlib.suppress(OSError):  # a dead worker is found, and replaced, when its answer fails to come
@@ -180,12 +183,12 @@ class Processes:
 
     def _ready(self) -> list[Worker]:
         """The workers with news, after waiting for some."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.blocks}
+        busy = {worker.pipe: worker for worker in self._workers if worker.block}
         sentinels = {worker.process.sentinel: worker for worker in busy.values()}
         found = wait([*busy, *sentinels])
-        pipes = [busy[item] for item in found if item in busy]  # type: ignore[index]
+        pipes = [busy[item] for item in found if item in busy]
         # A worker may have sent its last result and died: the pipe comes first, its end shows the death.
-        return pipes or [sentinels[item] for item in found if item in sentinels]  # type: ignore[index]
+        return pipes or [sentinels[item] for item in found if item in sentinels]
 
     # --- work -------------------------------------------------------------------------------------------------------
 
@@ -193,58 +196,56 @@ class Processes:
         """Put the broadcast into shared memory; its length in bytes. Called only while every worker is idle."""
         data = tree.pack(broadcast)
         if len(data) > len(self._board):
-            self._board = torch.empty(2 * len(data), dtype=torch.uint8).share_memory_()
+            self._board = torch.empty(2 * len(data), dtype=torch.uint8)
+            self._board.share_memory_()  # type: ignore[no-untyped-call]
             for worker in self._workers:
                 self._send(worker, ("board", self._board))
         self._board.numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
         return len(data)
 
-    def _cut(self, job: Job) -> deque[Block]:
-        """The job's blocks, longest first. Clients that a worker remembers go alone, so that each finds its own worker."""
-        level = 0
-        if not (self._home.keys() & set(job.ids)) and not job.lost:
-            while len(job.ids) >= 2 ** (level + 1) * BLOCKS_PER_WORKER * len(self._workers):
-                level += 1
-        starts = range(0, len(job.ids), 2**level)
-        blocks = [Block(at >> level, level, job.ids[at : at + 2**level]) for at in starts]
-        present = [block for block in blocks if not (level == 0 and block.ids[0] in job.lost)]
-        return deque(sorted(present, key=lambda block: -sum(self._federation.size(id) for id in block.ids)))
 
-    def _hand_out(self, waiting: deque[Block], order: Callable[[Block], tuple[object, ...]]) -> None:
-        """Keep workers busy, and each a block ahead while there are plenty left."""
-        for held in range(AHEAD):
-            for worker in self._workers:
-                plenty = held == 0 or len(waiting) > 2 * len(self._workers)
-                if len(worker.blocks) <= held and plenty and (block := self._choose(waiting, worker)) is not None:
-                    worker.blocks.append(block)
-                    self._send(worker, order(block))
+class Pool:
+    """The blocks that are still to be done.
 
-    def _choose(self, waiting: deque[Block], worker: Worker) -> Block | None:
-        for block in waiting:
-            if self._home.get(block.ids[0], worker.number) == worker.number:
-                waiting.remove(block)
+    The heaviest is taken first, after being split until it is at most a share of what is left: few and large blocks at the
+    start spare the parent, small ones at the end keep all workers busy to the last. Clients of which a worker remembers
+    something go to that worker alone.
+    """
+
+    def __init__(self, job: Job, size: Callable[[ClientId], int], home: dict[ClientId, int], workers: int) -> None:
+        ids = job.present()
+        self._weight = {id: 1 + size(id) for id in ids if id is not None}
+        self._home, self._workers = home, workers
+        level = (len(ids) - 1).bit_length()
+        self._blocks = [Block(level, 0, ids)]
+        if any(id in home for id in self._weight):
+            self._blocks = [Block(0, place, (id,)) for place, id in enumerate(ids)]
+
+    def take(self, worker: int) -> Block | None:
+        """The next block for a worker; None where nothing is left that it may do."""
+        while own := [block for block in self._blocks if self._may(worker, block)]:
+            block = max(own, key=self._weigh)
+            self._blocks.remove(block)
+            left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
+            if block.level == 0 or self._weigh(block) * 2 * self._workers <= left:
                 return block
+            half = 2 ** (block.level - 1)
+            self._blocks.append(Block(block.level - 1, 2 * block.place, block.ids[:half]))
+            if block.ids[half:]:
+                self._blocks.append(Block(block.level - 1, 2 * block.place + 1, block.ids[half:]))
         return None
 
+    def put_back(self, block: Block) -> None:
+        self._blocks.append(block)
 
-def _collect(
-    result: Result, block: Block, job: Job, total: TreeSum, outcome: Outcome, refused: list[ClientId]
-) -> None:
-    value = None if result.value is None else tree.unpack(result.value)
-    if job.additive:
-        total.put(block.number, NOTHING if all(result.refused) else value, block.level)
-    else:
-        outcome.value.update(value)
-    for id, size, state, was_refused in zip(block.ids, result.sizes, result.states, result.refused, strict=True):
-        if state is not None:
-            outcome.states[id] = state
-        if was_refused:
-            refused.append(id)
-        else:
-            outcome.sent[id] = size
+    def _may(self, worker: int, block: Block) -> bool:
+        return block.level > 0 or block.ids[0] is None or self._home.get(block.ids[0], worker) == worker
+
+    def _weigh(self, block: Block) -> int:
+        return sum(self._weight.get(id, 0) for id in block.ids if id is not None)
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818 - it only carries a text
     """The traceback of a step that failed in a worker process, as text."""
 
 
@@ -255,6 +256,7 @@ def _work(pipe: Connection, model: Model, federation: Federation, training: Trai
     """A worker's life: orders in, results out, until told to stop or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
+    keep_freed_memory()
     orders: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
     workplace = Workplace(model, federation, training, seed)
@@ -267,11 +269,11 @@ def _work(pipe: Connection, model: Model, federation: Federation, training: Trai
                 board = new_board
             case ("publish", name, data):
                 workplace.publish(name, data)
-            case ("block", job, task, block, length, each, states, additive):
+            case ("block", job, task, ids, length, each, states, additive):
                 if each is None and job != last_job:
                     broadcast, last_job = tree.unpack(board.numpy()[:length].tobytes()), job
-                messages = [broadcast] * len(block.ids) if each is None else [tree.unpack(data) for data in each]
-                result = _do_block(workplace, job, task, block, messages, states, additive)
+                messages = [broadcast] * len(ids) if each is None else [data and tree.unpack(data) for data in each]
+                result = _do_block(workplace, task, ids, messages, states, additive)
                 with contextlib.suppress(OSError):  # the parent is gone; the listener is about to end this process
                     pipe.send_bytes(pickle.dumps(result))
 
@@ -287,26 +289,17 @@ def _listen(pipe: Connection, orders: "SimpleQueue[tuple[Any, ...]]") -> None:
 
 def _do_block(
     workplace: Workplace,
-    job: int,
     task: bytes,
-    block: Block,
+    ids: Sequence[ClientId | None],
     messages: Sequence[Tree],
     states: Sequence[bytes | None],
     additive: bool,
 ) -> Result:
     try:
-        value, visits = workplace.visit_all(pickle.loads(task), block.ids, states, messages, additive)
+        value, visits = workplace.visit_all(pickle.loads(task), ids, states, messages, additive)
     except Exception as error:
-        return Result(job, block.number, None, (), (), (), (), (str(error), traceback.format_exc()))
-    return Result(
-        job,
-        block.number,
-        None if value is NOTHING else tree.pack(value),
-        tuple(visit.size for visit in visits),
-        tuple(visit.state for visit in visits),
-        tuple(visit.refused for visit in visits),
-        tuple(visit.memo for visit in visits),
-    )
+        return Result(None, (), (str(error), traceback.format_exc()))
+    return Result(None if value is NOTHING else tree.pack(value), tuple(visits))
 
 
 @contextlib.contextmanager

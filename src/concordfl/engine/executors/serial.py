@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ...core import ClientId
-from .job import NOTHING, Job, Outcome, TreeSum
+from .job import Job, Outcome, outcome_of
 from .workplace import Workplace
 
 
@@ -14,26 +14,11 @@ class Serial:
         self._workplace = workplace
 
     def perform(self, job: Job, state_of: Callable[[ClientId], bytes | None]) -> Outcome:
-        total = TreeSum(len(job.ids))
-        outcome = Outcome({}, {}, {}, ())
-        refused = []
-        for place, id in enumerate(job.ids):
-            if id in job.lost:
-                total.put(place, NOTHING)
-                continue
-            visit = self._workplace.visit(job.task, id, state_of(id), job.broadcast if job.each is None else job.each[id])
-            if visit.state is not None:
-                outcome.states[id] = visit.state
-            if visit.refused:
-                refused.append(id)
-                total.put(place, NOTHING)
-                continue
-            outcome.sent[id] = visit.size
-            if job.additive:
-                total.put(place, visit.reply)
-            else:
-                outcome.value[id] = visit.reply
-        return outcome._replace(value=total.total if job.additive else outcome.value, refused=tuple(refused))
+        ids = job.present()
+        states = (None if id is None else state_of(id) for id in ids)  # one at a time: they may lie on disk
+        messages = (job.broadcast if job.each is None else job.each[id] for id in job.ids)
+        value, visits = self._workplace.visit_all(job.task, ids, states, messages, job.additive)
+        return outcome_of(value, {id: visit for id, visit in zip(ids, visits, strict=True) if id is not None})
 
     def publish(self, name: str, data: bytes) -> None:
         self._workplace.publish(name, data)

@@ -1,11 +1,11 @@
 """Workplace: where clients' work is done in one process: the examples, one resident model, memos."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...core import Client, ClientId, ClientStepError, Examples, Model, SettingError, Training, Tree, tree
 from ...data import Federation, Splits
-from .job import NOTHING, Task, TreeSum, Visit
+from .job import NO_VISIT, NOTHING, Task, TreeSum, Visit
 
 
 class Workplace:
@@ -43,15 +43,22 @@ class Workplace:
         return Visit(reply, tree.num_bytes(reply), packed, refused, bool(self._memos.get(id)))
 
     def visit_all(
-        self, task: Task, ids: Sequence[ClientId], states: Sequence[bytes | None], messages: Sequence[Tree], additive: bool
+        self,
+        task: Task,
+        ids: Sequence[ClientId | None],
+        states: Iterable[bytes | None],
+        messages: Iterable[Tree],
+        additive: bool,
     ) -> tuple[Any, list[Visit]]:
         """Do `task` for several clients: the sum of their replies (or all of them), and the visits without replies."""
         total, replies, visits = TreeSum(len(ids)), {}, []
         for place, (id, state, message) in enumerate(zip(ids, states, messages, strict=True)):
-            visit = self.visit(task, id, state, message)
-            if additive:
-                total.put(place, NOTHING if visit.refused else visit.reply)
-            elif not visit.refused:
+            visit = NO_VISIT if id is None else self.visit(task, id, state, message)
+            if id is None or visit.refused:
+                total.put(place, NOTHING)
+            elif additive:
+                total.put(place, visit.reply)
+            else:
                 replies[id] = visit.reply
             visits.append(visit._replace(reply=None))
         return (total.total if additive else replies), visits

@@ -1,0 +1,182 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+import toys
+from concordfl import ClientStepError, WorkerError, client_step
+from concordfl.algorithms import FedAvg, Local
+from concordfl.engine.executors.job import NOTHING, Job, TreeSum
+from concordfl.engine.executors.processes import Pool
+from concordfl.engine.plan import Plan
+
+
+@dataclass(frozen=True)
+class Counting(toys.Toy):
+    log: str = ""
+
+    @client_step
+    def train(self, client, state, message):
+        client.examples.cached("counted", lambda: _append(self.log, client.id))
+        return super().train(client, state, message)
+
+
+def _append(path, text):
+    with open(path, "a") as file:
+        file.write(text + "\n")
+    return True
+
+
+@dataclass(frozen=True)
+class Growing(FedAvg):
+    def init_server(self, task, seed):
+        return {"params": task.model.init(seed), "big": torch.zeros(1)}
+
+    @client_step
+    def train(self, client, state, message):
+        return state, message["big"].sum()
+
+    def round(self, server, cohort):
+        total = cohort.sum(self.train, broadcast=server)
+        assert total.item() == len(cohort.ids) * cohort.round
+        return {**server, "big": torch.zeros(10 ** (cohort.round + 1)).index_fill_(0, torch.tensor([0]), cohort.round + 1)}
+
+    def message(self, server, client_id):
+        return server["params"]
+
+
+def pairwise(leaves):
+    """The fixed tree as one would draw it: neighbours are added, level by level; a missing leaf passes its sibling on."""
+    while len(leaves) > 1:
+        pairs = [leaves[at : at + 2] for at in range(0, len(leaves), 2)]
+        leaves = [
+            pair[0] if len(pair) == 1 or pair[1] is None else pair[1] if pair[0] is None else pair[0] + pair[1] for pair in pairs
+        ]
+    return leaves[0]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e8, 1e8, width=32)), min_size=1, max_size=40), st.randoms())
+def test_the_sum_depends_on_the_leaves_alone(values, random):
+    leaves = [None if value is None else torch.tensor(value) for value in values]
+    total = TreeSum(len(leaves))
+    order = list(range(len(leaves)))
+    random.shuffle(order)
+    for place in order:
+        total.put(place, NOTHING if leaves[place] is None else leaves[place])
+    expected = pairwise(leaves)
+    assert total.total is NOTHING if expected is None else torch.equal(total.total, expected)
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5), st.randoms())
+def test_blocks_are_nodes_of_that_tree(sizes, workers, random):
+    ids = tuple(f"{place:03d}" for place in range(len(sizes)))
+    lost = frozenset(id for id in ids if random.random() < 0.1)
+    job = Job(None, ids, None, None, True, lost)
+    pool = Pool(job, lambda id: sizes[int(id)], {}, workers)
+    blocks = []
+    while (block := pool.take(0)) is not None:
+        blocks.append(block)
+    random.shuffle(blocks)
+    leaves = {id: torch.tensor(random.uniform(-1e8, 1e8)) for id in ids}
+    total = TreeSum(len(ids))
+    for block in blocks:
+        inner = TreeSum(len(block.ids))
+        for place, id in enumerate(block.ids):
+            inner.put(place, NOTHING if id is None else leaves[id])
+        total.put(block.place, inner.total, block.level)
+    expected = pairwise([None if id in lost else leaves[id] for id in ids])
+    assert total.total is NOTHING if expected is None else torch.equal(total.total, expected)
+
+
+def test_remembered_clients_stay_with_their_worker():
+    job = Job(None, ("a", "b", "c"), None, None, True)
+    pool = Pool(job, {"a": 5, "b": 9, "c": 1}.get, {"a": 0, "b": 1}, 2)
+    assert [pool.take(0).ids, pool.take(0).ids] == [("a",), ("c",)]
+    assert pool.take(0) is None
+    assert pool.take(1).ids == ("b",)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Local(), toys.Toy()], ids=["fedavg", "local", "toy"])
+def test_executors_agree_to_the_bit(algorithm):
+    plan = Plan(rounds=3, cohort=5, evaluate_every=2, dropout=0.15)
+    expected = toys.digests(toys.experiment(algorithm, plan=plan))
+    for workers in (1, 2, 3):
+        assert toys.digests(toys.experiment(algorithm, plan=plan, executor="processes", workers=workers)) == expected
+
+
+def test_a_dead_worker_is_replaced_and_its_work_repeated(tmp_path):
+    plan = Plan(rounds=2)
+    expected = toys.digests(toys.experiment(toys.Toy(), plan=plan))
+    faulty = toys.Faulty(how="die once", marker=str(tmp_path / "died"))
+    assert toys.digests(toys.experiment(faulty, plan=plan, executor="processes")) == expected
+    assert (tmp_path / "died").exists()
+
+
+def test_work_that_kills_every_worker_is_given_up():
+    with pytest.raises(WorkerError, match=r"died 3 times at the same work \(clients .*client-2"):
+        toys.result(toys.experiment(toys.Faulty(how="die"), executor="processes"))
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_failing_step_names_client_stage_step_and_round(executor):
+    with pytest.raises(ClientStepError) as error:
+        toys.result(toys.experiment(toys.Faulty(), executor=executor))
+    assert str(error.value) == "client 'client-2', stage 'train', step 'train', round 2: ValueError: bad luck"
+    assert "bad luck" in repr(error.value.__cause__)
+
+
+def test_memos_are_computed_once_per_client_and_publication(tmp_path):
+    """Counted in a file, as the work is done in other processes."""
+    log = tmp_path / "log"
+    made = toys.experiment(Counting(log=str(log)), plan=Plan(rounds=4), executor="processes", workers=2)
+    toys.result(made)
+    assert sorted(log.read_text().split()) == sorted(made.federation.participants)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_worker_outlives_a_killed_parent(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import toys
+        from concordfl.algorithms import FedAvg
+        from concordfl.engine.plan import Plan
+        made = toys.experiment(FedAvg(), plan=Plan(rounds=100000), executor="processes")
+        print(*(worker.process.pid for worker in made.executor._workers), flush=True)
+        made.run(made.start())
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(toys.__file__).parent)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        time.sleep(0.5)
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while any(running(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(running(pid) for pid in workers)
+
+
+def test_a_broadcast_larger_than_the_last_one_arrives():
+    """The shared board grows while workers are up."""
+    made = toys.experiment(Growing(), plan=Plan(rounds=5), executor="processes")
+    progress = made.run(made.start())
+    made.executor.close()
+    assert len(progress.server["big"]) == 10**5

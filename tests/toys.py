@@ -1,0 +1,178 @@
+"""Small problems and methods for the tests. Imported by worker processes too, so it must be a module of its own."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from concordfl import About, Algorithm, Client, Cohort, Examples, Model, Stage, Task, Training, client_step, tree, weighted
+from concordfl.core import Settings
+from concordfl.data import Arrays, Federation
+from concordfl.engine.executors import Executor, Processes, Serial, Workplace
+from concordfl.engine.experiment import Experiment
+from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
+from concordfl.models import make_builder
+
+TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8)
+
+
+def federation(clients: int = 6, examples: int = 20, features: int = 5, classes: int = 3, seed: int = 0) -> Federation:
+    """Separable classes, drawn at random; two thirds train, the rest in equal parts validation and test."""
+    rng = np.random.default_rng(seed)
+    centres = 3 * rng.normal(size=(classes, features))
+
+    def draw(count: int) -> Arrays:
+        y = rng.integers(classes, size=count)
+        return Arrays((centres[y] + rng.normal(size=(count, features))).astype(np.float32), y)
+
+    participants = {f"client-{i}": (draw(examples + i), draw(examples // 2), draw(examples // 2)) for i in range(clients)}
+    groups = {id: {"concept": str(place % 2)} for place, id in enumerate(participants)}
+    return Federation.build(participants, {"held-out": (draw(10), draw(0), draw(30))}, classes, groups)
+
+
+def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
+    build = make_builder(name, data.input_shape, data.num_classes, options)
+    return Model(build, partial(algorithm.network, num_classes=data.num_classes))
+
+
+def make_executor(name: str, model: Model, data: Federation, training: Training, seed: int, workers: int = 2) -> Executor:
+    if name == "serial":
+        return Serial(Workplace(model, data, training, seed))
+    return Processes(model, data, training, seed, workers)
+
+
+def experiment(
+    algorithm: Algorithm,
+    data: Federation | None = None,
+    *,
+    plan: Plan | None = None,
+    training: Training = TRAINING,
+    executor: str = "serial",
+    workers: int = 2,
+    folder: RunFolder | None = None,
+) -> Experiment:
+    data = federation() if data is None else data
+    if algorithm.pools_data:
+        data = data.with_pooled_client()
+    plan = Plan(rounds=4, evaluate_every=2) if plan is None else plan
+    model = model_for(algorithm, data, hidden=[8])
+    made = make_executor(executor, model, data, training, plan.seed, workers)
+    return Experiment(algorithm, model, data, training, plan, made, folder)
+
+
+def result(made: Experiment) -> dict[str, Any]:
+    """Run to the end and close: the summary."""
+    try:
+        return made.summary(made.run(made.restore()))
+    finally:
+        made.executor.close()
+
+
+def digests(made: Experiment) -> tuple[str, str]:
+    summary = result(made)
+    return summary["parameters_sha256"], summary["states_sha256"]
+
+
+def client(examples: Examples, model: Model, training: Training = TRAINING, classes: int = 3, **more: Any) -> Client:
+    return Client("a", examples, num_classes=classes, model=model, training=training, **{"seed": 0, "round": 0} | more)
+
+
+@dataclass(frozen=True)
+class Toy(Algorithm):
+    """All of the contract in one method: two stages, two steps a round, private state, a publication and a memo."""
+
+    about = About("Toy", "-", 0, travels="the model, label counts", private="data, visits", cost="1")
+
+    survey_rounds: int = 1
+
+    def init_server(self, task: Task, seed: int) -> Any:
+        return {"params": task.model.init(seed), "clusters": {}}
+
+    def init_client(self, client: Client, message: Any) -> Any:
+        return {"visits": torch.zeros(1), "noise": client.random("start").normal((2,))}
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("survey", self.survey, rounds=self.survey_rounds, everyone=True), Stage("train", self.round))
+
+    @client_step
+    def count(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
+        return {**state, "visits": state["visits"] + 1}, client.label_counts()
+
+    @client_step
+    def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
+        prior = client.published("prior")
+        weight = client.examples.cached("weight", lambda: (1 / prior["counts"])[client.examples.y] * prior["counts"].sum())
+        state = {"visits": state["visits"] * 2, "noise": state["noise"] + client.random("noise").normal((2,))}
+        params = client.fit(message, weight=weight.float() / client.num_classes)
+        return state, {client.size % 2: weighted(params, client.size), "all": weighted(params, client.size)}
+
+    def survey(self, server: Any, cohort: Cohort) -> Any:
+        cohort.publish("prior", {"counts": 1 + cohort.sum(self.count, broadcast=None)})
+        return server
+
+    def round(self, server: Any, cohort: Cohort) -> Any:
+        counts = cohort.run(self.count, each={id: {"round": cohort.round} for id in cohort.ids})
+        total = cohort.sum(self.train, broadcast=server["params"])
+        clusters = {key: value.mean() for key, value in total.items() if key != "all"}
+        assert set(counts) >= set(cohort.ids)
+        return {"params": total["all"].mean(otherwise=server["params"]), "clusters": {**server["clusters"], **clusters}}
+
+    def message(self, server: Any, client_id: str | None) -> Any:
+        return server["params"]
+
+    def predict(self, client: Client, state: Any, message: Any, examples: Examples) -> Tensor:
+        return client.probabilities(message, examples)
+
+    def inspect(self, client: Client, state: Any, message: Any) -> dict[str, Any]:
+        return {"group": client.size % 2, "visits": state["visits"]}
+
+
+@dataclass(frozen=True)
+class Faulty(Toy):
+    """Toy whose training fails at one client, in a way that `how` names."""
+
+    how: str = "raise"
+    who: str = "client-2"
+    marker: str = ""
+
+    @client_step
+    def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
+        if client.id != self.who:
+            return super().train(client, state, message)
+        if self.how == "raise":
+            raise ValueError("bad luck")
+        if self.how == "die" or (self.how == "die once" and not Path(self.marker).exists()):
+            Path(self.marker or "/dev/null").touch()
+            import os
+
+            os._exit(9)
+        after, reply = super().train(client, state, message)
+        if self.how == "nan":
+            return after, tree.map(lambda leaf: leaf * float("nan"), reply)
+        return after, reply
+
+
+class BatchNormNet(nn.Module):
+    """A network with buffers, a residual branch and drop-out."""
+
+    def __init__(self, features: int = 5, classes: int = 3) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def batch_norm_net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return BatchNormNet(input_shape[0], num_classes)
+
+
+@dataclass(frozen=True)
+class Nested(Settings):
+    number: int = 1
