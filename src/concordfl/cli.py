@@ -2,9 +2,11 @@
 
 import inspect
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +19,7 @@ from .algorithms import ALGORITHMS
 from .core import ConcordError, SettingError
 from .core.settings import nearest
 from .data.datasets import DATASETS
+from .engine.memory import keep_freed_memory
 from .models import MODELS
 from .progress import shown
 from .report import tables
@@ -95,7 +98,8 @@ def compare(
     first = configuration.Config.from_table({**table, "algorithm": {}}).run.seed
     cells = comparison.cells(table, names, range(first, first + seeds))
     folder = out or Path("runs") / f"compare-{file.stem}"
-    summaries = comparison.compare(cells, folder, lambda title: shown(console, title))
+    with _interruptible("the same command"):
+        summaries = comparison.compare(cells, folder, lambda title: shown(console, title))
     console.print(
         tables.comparison_table(f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, after the last round (percent)", summaries)
     )
@@ -104,26 +108,33 @@ def compare(
 
 def main() -> None:
     """The entry point: an error that we expect is one line and exit code 2."""
+    keep_freed_memory()
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except ConcordError as error:
         errors.print(f"concordfl: {error}", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    except typer.Exit as request:
-        sys.exit(request.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        errors.print("concordfl: stopped; `concordfl resume FOLDER` goes on where the run was", highlight=False, soft_wrap=True)
-        sys.exit(130)
+        status = 2
     except Exception as error:
         # Click's usage errors know how to show themselves; anything else is a bug and keeps its traceback.
         if not hasattr(error, "show"):
             raise
         error.show()
-        sys.exit(2)
+        status = 2
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def _show_run(folder: Path, work: Any, title: str) -> None:
-    with shown(console, title) as observe:
+@contextmanager
+def _interruptible(way_on: str) -> Iterator[None]:
+    """Say on Ctrl-C how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(f"concordfl: stopped; {way_on} goes on from the last checkpoint", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _show_run(folder: Path, work: Callable[[runner.Observer], runner.Result], title: str) -> None:
+    with _interruptible(f"`concordfl resume {folder}`"), shown(console, title) as observe:
         result = work(observe)
     console.print(tables.run_table(result.summary))
     traffic = result.summary["bytes"]

@@ -74,7 +74,9 @@ def test_purposes_rounds_and_clients_shuffle_differently(examples, linear):
     assert batches() == orders[0]
 
 
-@pytest.mark.parametrize(("given", "batches"), [({}, 3), ({"epochs": 2}, 6), ({"steps": 1}, 1), ({"steps": 7}, 7), ({"epochs": 0}, 0)])
+@pytest.mark.parametrize(
+    ("given", "batches"), [({}, 3), ({"epochs": 2}, 6), ({"steps": 1}, 1), ({"steps": 7}, 7), ({"epochs": 0}, 0)]
+)
 def test_epochs_or_exact_steps(examples, linear, given, batches):
     assert toys.client(examples, linear).fold(lambda count, batch: count + 1, 0, **given) == batches
 

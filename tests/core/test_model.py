@@ -84,7 +84,10 @@ def test_only_what_is_trained_changes_and_is_in_train_mode(model):
 
 
 def test_unknown_names_and_parts_are_refused(model):
-    with pytest.raises(SettingError, match="`only` must name parameters of the model, got"), model.trained(model.init(0), ["x"]):
+    with (
+        pytest.raises(SettingError, match="`only` must name parameters of the model, got"),
+        model.trained(model.init(0), ["x"]),
+    ):
         pass
     with pytest.raises(SettingError, match="part called 'projection'"):
         model.call(model.init(0), torch.zeros(1, 8), part="projection")

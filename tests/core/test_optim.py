@@ -42,7 +42,9 @@ def test_schedules():
     assert [multi.rate(r) for r in (2, 3, 5)] == pytest.approx([1, 0.1, 0.01])
 
 
-@pytest.mark.parametrize(("name", "value"), [("lr", -0.1), ("lr", 0), ("batch_size", 0), ("momentum", 1.0), ("epochs", 0), ("optimizer", "x")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", -0.1), ("lr", 0), ("batch_size", 0), ("momentum", 1.0), ("epochs", 0), ("optimizer", "x")]
+)
 def test_bad_training_settings_are_refused(name, value):
     with pytest.raises(SettingError, match=f"^{name} must be "):
         Training(**{name: value})

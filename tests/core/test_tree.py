@@ -37,7 +37,9 @@ def test_unpack_gives_back_what_was_packed(value):
     assert str(back) == str(value)  # the order of keys and the types of containers too
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
 def test_every_dtype_survives(dtype):
     value = torch.tensor([[0, 1], [1, 0]]).to(dtype)
     back = tree.unpack(tree.pack({"x": value, "alias": value, "empty": value[:0]}))
@@ -59,7 +61,11 @@ def test_what_is_not_a_tree_is_refused(bad):
 
 
 def test_only_named_tuples_are_rebuilt_by_name():
-    evil = tree.pack(Pair(1, 2)).replace(b"Pair", b"Path").replace(Pair.__module__.encode(), b"pathlib".ljust(len(Pair.__module__)))
+    evil = (
+        tree.pack(Pair(1, 2))
+        .replace(b"Pair", b"Path")
+        .replace(Pair.__module__.encode(), b"pathlib".ljust(len(Pair.__module__)))
+    )
     with pytest.raises((TypeError, ImportError, AttributeError, ValueError)):
         tree.unpack(evil)
 

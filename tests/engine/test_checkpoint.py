@@ -27,7 +27,8 @@ def same(left, right):
         and tree.equal(left.server, right.server)
         and left.states.digest() == right.states.digest()
         and left.publications.__dict__ == right.publications.__dict__
-        and (left.traffic, left.absent, left.seconds, left.refused) == (right.traffic, right.absent, right.seconds, right.refused)
+        and (left.traffic, left.absent, left.seconds, left.refused)
+        == (right.traffic, right.absent, right.seconds, right.refused)
         and left.selected.round == right.selected.round
         and tree.equal(left.selected.server, right.selected.server)
     )

@@ -59,7 +59,8 @@ def pairwise(leaves):
     while len(leaves) > 1:
         pairs = [leaves[at : at + 2] for at in range(0, len(leaves), 2)]
         leaves = [
-            pair[0] if len(pair) == 1 or pair[1] is None else pair[1] if pair[0] is None else pair[0] + pair[1] for pair in pairs
+            pair[0] if len(pair) == 1 or pair[1] is None else pair[1] if pair[0] is None else pair[0] + pair[1]
+            for pair in pairs
         ]
     return leaves[0]
 

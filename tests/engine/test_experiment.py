@@ -7,11 +7,11 @@ import toys
 from concordfl import CheckpointError, ClientStepError, SettingError, Stage, client_step
 from concordfl.algorithms import FedAvg, FedAvgFineTuned, Local
 from concordfl.core import tree
+from concordfl.core.random import Key
 from concordfl.engine import sampling
 from concordfl.engine.experiment import schedule
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
-from concordfl.core.random import Key
 
 
 def test_fedavg_is_the_weighted_mean_of_local_training():

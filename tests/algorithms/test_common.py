@@ -1,0 +1,173 @@
+"""Checks that every registered method passes, and a toy that uses all of the contract."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+import toys
+from concordfl import Algorithm
+from concordfl.algorithms import ALGORITHMS
+from concordfl.core import tree
+from concordfl.data import Arrays, Federation
+from concordfl.engine.executors import Serial
+from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
+
+METHODS: dict[str, Algorithm] = {name: kind() for name, kind in ALGORITHMS.items()} | {"toy": toys.Toy()}
+PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0)
+
+
+@pytest.fixture(params=METHODS)
+def method(request) -> Algorithm:
+    return METHODS[request.param]
+
+
+@pytest.fixture
+def straight(method):
+    return toys.result(toys.experiment(method, plan=PLAN))
+
+
+SAME = ("parameters_sha256", "states_sha256", "bytes", "final", "selected", "clusters")
+
+
+def test_executors_agree(method, straight):
+    spread = toys.result(toys.experiment(method, plan=PLAN, executor="processes", workers=2))
+    assert {key: spread[key] for key in SAME} == {key: straight[key] for key in SAME}
+
+
+def test_same_seed_same_result_other_seed_another(method, straight):
+    again = toys.result(toys.experiment(method, plan=PLAN))
+    assert {key: again[key] for key in SAME} == {key: straight[key] for key in SAME}
+    other = toys.result(toys.experiment(method, plan=replace(PLAN, seed=1)))
+    assert (other["parameters_sha256"], other["states_sha256"]) != (straight["parameters_sha256"], straight["states_sha256"])
+
+
+def test_stopping_after_every_round_is_a_straight_run(method, straight, tmp_path):
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        for _ in range(len(toys.experiment(method, plan=PLAN).turns) + 1):
+            made = toys.experiment(method, plan=PLAN, folder=folder)
+            made.observe = lambda event: (_ for _ in ()).throw(KeyboardInterrupt)
+            progress = made.restore()
+            if progress.round == len(made.turns):
+                break
+            with pytest.raises(KeyboardInterrupt):
+                made.run(progress)
+        summary = made.summary(progress)
+    assert {key: summary[key] for key in SAME} == {key: straight[key] for key in SAME}
+
+
+def test_the_order_of_clients_does_not_matter(method, straight):
+    data = toys.federation()
+    turned = replace(data, bounds=dict(reversed(data.bounds.items())), groups=dict(reversed(data.groups.items())))
+    summary = toys.result(toys.experiment(method, turned, plan=PLAN))
+    assert {key: summary[key] for key in SAME} == {key: straight[key] for key in SAME}
+
+
+def test_missing_replies(method):
+    summary = toys.result(toys.experiment(method, plan=replace(PLAN, rounds=6, dropout=0.4)))
+    assert 0 <= summary["final"]["local_accuracy"] <= 1
+
+
+def test_one_client(method):
+    summary = toys.result(toys.experiment(method, toys.federation(clients=1), plan=Plan(rounds=2)))
+    assert summary["clients"] == 1
+
+
+def test_one_example_per_client(method):
+    rng = np.random.default_rng(0)
+
+    def one(count: int) -> Arrays:
+        return Arrays(rng.normal(size=(count, 5)).astype(np.float32), rng.integers(3, size=count))
+
+    data = Federation.build({f"c{i}": (one(1), one(0), one(1)) for i in range(3)}, {"new": (one(1), one(0), one(1))}, 3)
+    summary = toys.result(toys.experiment(method, data, plan=Plan(rounds=2)))
+    assert summary["final"]["local_accuracy"] in (0, 1 / 3, 2 / 3, 1)
+
+
+class Watched(Serial):
+    """Keeps what every client was told, had, and said."""
+
+    def perform(self, job, state_of):
+        before = {id: state_of(id) for id in job.ids}
+        individual = super().perform(job._replace(additive=False), state_of)
+        if job.task.step != "evaluate":
+            self.seen.append((job, before, individual))
+        return super().perform(job, state_of)
+
+
+@pytest.fixture
+def watched(method):
+    made = toys.experiment(method, plan=PLAN)
+    made.executor.__class__ = Watched
+    made.executor.seen = []
+    progress = made.run(made.start())
+    return made, progress, made.executor.seen
+
+
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree.leaves(value) if isinstance(leaf, torch.Tensor) and leaf.numel() > 1)
+
+
+def test_private_state_is_in_no_reply(watched):
+    _, _, seen = watched
+    for _, before, outcome in seen:
+        for id, reply in outcome.value.items():
+            kept = before[id] or outcome.states.get(id)
+            for private in tensors(tree.unpack(kept)) if kept else ():
+                assert not any(private.shape == sent.shape and torch.equal(private, sent) for sent in tensors(reply))
+
+
+def test_counted_bytes_are_those_of_the_trees(watched):
+    _, progress, seen = watched
+    up = sum(tree.num_bytes(reply) for _, _, outcome in seen for reply in outcome.value.values())
+    down = sum(
+        tree.num_bytes(job.broadcast) * len(job.ids) if job.each is None else sum(map(tree.num_bytes, job.each.values()))
+        for job, _, _ in seen
+    )
+    published = sum(size * len(progress.publications.delivered[name]) for name, size in progress.publications.size.items())
+    assert (progress.traffic.up, progress.traffic.down) == (up, down + published)
+
+
+def test_trees_serialise(watched):
+    _, progress, seen = watched
+    for value in (progress.server, *(job.broadcast for job, _, _ in seen), *(outcome.value for _, _, outcome in seen)):
+        assert tree.pack(tree.unpack(tree.pack(value))) == tree.pack(value)
+
+
+def test_predictions_are_probabilities(watched, method):
+    made, progress, _ = watched
+    cases = [(id, False) for id in made.federation.participants]
+    if method.accepts_new_clients:
+        cases += [(id, True) for id in made.federation.held_out]
+    for id, new in cases:
+        splits = made.federation.splits(id)
+        client = toys.Client(
+            id, splits.train, num_classes=3, model=made.model, training=made.training, seed=0, round=3,
+            published=lambda name: tree.unpack(progress.publications.data[name]),
+        )  # fmt: skip
+        message = method.message(progress.server, None if new else id)
+        state = None if new else progress.states.get(id)
+        start = method.init_client(client, message) if state is None else tree.unpack(state)
+        adapted = method.adapt(client, start, message, new=new)
+        probabilities = method.predict(client, adapted, message, splits.test)
+        assert probabilities.shape == (len(splits.test), 3)
+        assert probabilities.min() >= 0
+        assert torch.allclose(probabilities.sum(1), torch.ones(len(splits.test), dtype=probabilities.dtype), atol=1e-5)
+
+
+def test_settings_go_through_toml(method):
+    table = tomllib.loads(tomli_w.dumps(method.to_table()))
+    assert type(method).from_table(table) == method
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_says_what_it_is(name):
+    about = ALGORITHMS[name].about
+    assert "about" in vars(ALGORITHMS[name]), "not the one it inherits"
+    assert all((about.title, about.paper, about.travels, about.private, about.cost))
+    assert name == about.title.lower().replace(" ", "-")

@@ -1,0 +1,43 @@
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from sklearn import metrics as sk
+
+from concordfl.metrics import agreement, score
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.integers(2, 5), st.booleans())
+def test_against_scikit_learn(seed, size, classes, ties):
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.ones(classes), size=size)
+    if ties:
+        probabilities = np.round(probabilities, 1) + 0.01
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+    labels = rng.integers(classes, size=size)
+    ours = score(probabilities, labels)
+    predicted = probabilities.argmax(axis=1)
+    assert ours.accuracy == pytest.approx(sk.accuracy_score(labels, predicted))
+    assert ours.loss == pytest.approx(sk.log_loss(labels, probabilities, labels=range(classes)), rel=1e-6)
+    assert ours.f1 == pytest.approx(sk.f1_score(labels, predicted, average="weighted", zero_division=0))
+    present = np.unique(labels)
+    if len(present) == 1:
+        assert math.isnan(ours.auc)
+    else:
+        each = [sk.roc_auc_score(labels == label, probabilities[:, label]) for label in present]
+        assert ours.auc == pytest.approx(np.average(each, weights=[(labels == label).sum() for label in present]))
+
+
+def test_no_examples():
+    nothing = score(np.zeros((0, 3)), np.zeros(0, dtype=int))
+    assert nothing.examples == 0
+    assert math.isnan(nothing.accuracy)
+
+
+def test_agreement():
+    assert agreement([0, 0, 1, 1], ["b", "b", "a", "a"]) == (1, 1, 1)
+    mixed = agreement([0, 0, 0, 1], ["a", "a", "b", "b"])
+    assert mixed.purity == 0.75
+    assert mixed.ari == pytest.approx(sk.adjusted_rand_score([0, 0, 1, 1], [0, 0, 0, 1]))

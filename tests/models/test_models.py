@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from concordfl import Model, SettingError
+from concordfl.models import MODELS, make_builder
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("lenet", 44_426), ("cnn", 2_171_786), ("linear", 7_850), ("mlp", 50_890)])
+def test_sizes_at_28x28(name, parameters):
+    model = Model(make_builder(name, (1, 28, 28), 10, {}))
+    assert model.num_parameters == parameters
+    assert model.logits(model.init(0), torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_head_is_the_last_linear_layer():
+    model = Model(make_builder("lenet", (1, 28, 28), 10, {}))
+    params, x = model.init(0), torch.rand(3, 1, 28, 28)
+    assert sum(params[name].numel() for name in model.head_names) == 850
+    features = model.features(params, x)
+    assert features.shape == (3, 84)
+    by_hand = features @ params["head.weight"].T + params["head.bias"]
+    assert torch.allclose(model.logits(params, x), by_hand, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_colour_images(name):
+    model = Model(make_builder(name, (3, 32, 32), 7, {}))
+    assert model.logits(model.init(0), torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+
+
+def test_options():
+    model = Model(make_builder("mlp", (4,), 2, {"hidden": [5, 6]}))
+    assert [tuple(value.shape) for name, value in model.init(0).items() if name.endswith("weight")] == [(5, 4), (6, 5), (2, 6)]
+    with pytest.raises(SettingError, match=r"unknown key 'model.hiden': did you mean 'hidden'"):
+        make_builder("mlp", (4,), 2, {"hiden": [5]})
+
+
+def test_a_users_own_factory():
+    build = make_builder("toys:batch_norm_net", (5,), 3, {})
+    assert Model(build).num_parameters == 91
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lenett", "must be a known model or `package.module:function`, got 'lenett': did you mean 'lenet'"),
+        ("no.such:thing", "must be importable as `package.module:function`, got 'no.such:thing'"),
+        ("toys:nothing", "must be importable"),
+        ("toys:TRAINING", "must name a function, got 'toys:TRAINING', a Training"),
+    ],
+)
+def test_unknown_models(name, message):
+    with pytest.raises(SettingError, match=message):
+        make_builder(name, (5,), 3, {})
+
+
+def test_wrong_shapes_and_results():
+    with pytest.raises(SettingError, match="takes images of at least 16x16, got examples of shape"):
+        make_builder("lenet", (5,), 3, {})()
+    with pytest.raises(SettingError, match=r"must return a torch.nn.Module, got int"):
+        make_builder("toy_models:not_a_module", (5,), 3, {})()

@@ -1,0 +1,85 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from concordfl import Key, SettingError
+from concordfl.data import Arrays, Dataset
+from concordfl.scenarios import Scenario, build_federation
+from concordfl.scenarios.shift import LabelMap
+
+SIZE = 400
+# The feature says which example it is and what its label was.
+X = np.stack([np.arange(SIZE), np.arange(SIZE) % 5], axis=1).astype(np.float32)
+TEST = Arrays(X[:50] + np.array([10_000, 0], dtype=np.float32), np.arange(50) % 5)
+DATA = Dataset(Arrays(X, np.arange(SIZE) % 5), TEST, 5)
+
+
+def build(seed=0, data=DATA, **scenario):
+    return build_federation(data, Scenario(**{"clients": 20, **scenario}), Key(seed, "federation"))
+
+
+def test_no_example_is_in_two_splits():
+    made = build()
+    seen = [split.x[:, 0].tolist() for id in made.participants for split in made.splits(id)]
+    everything = [item for part in seen for item in part]
+    assert len(everything) == len(set(everything)) == SIZE
+    assert [len(split) for split in made.splits("client-00")] == [14, 2, 4]
+    held_out = [split.x[:, 0].tolist() for split in made.splits("held-out-original")]
+    assert sorted(held_out[0] + held_out[2]) == (np.arange(50) + 10_000).tolist()
+    assert len(held_out[0]) == len(held_out[2]) == 25
+
+
+def test_label_maps_go_to_their_share_of_clients_and_are_remembered():
+    shifts = (LabelMap(map="reverse", share=0.25), LabelMap(map="shift", share=0.25), LabelMap(map=(0, 0, 1, 1, 2), share=0.1))
+    made = build(shifts=shifts)
+    groups = Counter(made.groups[id]["concept"] for id in made.participants)
+    assert groups == {"original": 8, "reverse": 5, "shift": 5, "map-0-0-1-1-2": 2}
+    tables = {"original": range(5), "reverse": [4, 3, 2, 1, 0], "shift": [1, 2, 3, 4, 0], "map-0-0-1-1-2": [0, 0, 1, 1, 2]}
+    for id in (*made.participants, *made.held_out):
+        for split in made.splits(id):
+            expected = np.array(tables[made.groups[id]["concept"]])[split.x[:, 1].long().numpy()]
+            assert split.y.tolist() == expected.tolist()
+    assert set(made.held_out) == {f"held-out-{name}" for name in tables}
+
+
+def test_a_random_map_is_one_permutation_for_all_its_clients():
+    made = build(shifts=(LabelMap(map="random", share=1.0),))
+    pairs = {
+        (int(a), int(b))
+        for id in made.participants
+        for a, b in zip(made.splits(id).train.x[:, 1], made.splits(id).train.y, strict=True)
+    }
+    assert len(pairs) == 5
+    assert sorted(b for _, b in pairs) == [0, 1, 2, 3, 4]
+    assert not np.array_equal(build(seed=1, shifts=(LabelMap(map="random", share=1.0),)).y, made.y)
+
+
+def test_the_seed_decides_everything():
+    shifts = (LabelMap(share=0.5),)
+    assert np.array_equal(build(shifts=shifts).y, build(shifts=shifts).y)
+    assert build(shifts=shifts).groups != build(seed=1, shifts=shifts).groups
+
+
+def test_a_single_example_is_there_to_train_on():
+    made = build(clients=SIZE)
+    assert all([len(split) for split in made.splits(id)] == [1, 0, 0] for id in made.participants)
+
+
+def test_data_without_a_test_set_have_no_held_out_clients():
+    assert build(data=DATA._replace(test=Arrays(X[:0], np.zeros(0, int)))).held_out == ()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message"),
+    [
+        ({"split": (0.5, 0.1, 0.1)}, "split must be three shares that sum to 1"),
+        ({"split": (0.0, 0.5, 0.5)}, "the first above 0"),
+        ({"shifts": (LabelMap(share=0.7), LabelMap(share=0.7))}, r"shares of concept shifts must sum to <= 1, got 1.4"),
+        ({"shifts": (LabelMap(map=(0, 1)),)}, r"map must list 5 labels in 0..4, got \[0, 1\]"),
+        ({"clients": 0}, "clients must be >= 1"),
+    ],
+)
+def test_bad_scenarios(scenario, message):
+    with pytest.raises(SettingError, match=message):
+        build(**scenario)

@@ -1,0 +1,92 @@
+"""The dependency rule, read from the imports; and that the public names are what is importable."""
+
+import ast
+import types
+from pathlib import Path
+
+import concordfl
+
+ROOT = Path(concordfl.__file__).parent
+
+# A part of the package -> the parts it may import. Parts that are not listed may import all.
+ALLOWED = {
+    "core": set(),
+    "metrics": set(),
+    "algorithms": {"core"},
+    "models": {"core"},
+    "data": {"core"},
+    "scenarios": {"core", "data"},
+    "engine": {"core", "data", "metrics"},
+    "report": {"engine.records"},
+}
+# A library -> the only places that may import it.
+RESERVED = {"flwr": ["engine/flower"], "ray": ["engine/executors/ray.py"], "plotly": ["report"], "matplotlib": ["report"]}
+
+
+def imports(path, root=ROOT):
+    """Absolute names of all modules that a file imports."""
+    package = ["concordfl", *path.relative_to(root).with_suffix("").parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{name.name}" for name in node.names)
+
+
+def violations(root=ROOT):
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        part = relative.parts[0]
+        for name in imports(path, root):
+            place = f"{relative} imports {name}"
+            if name.split(".")[0] in RESERVED and not any(
+                str(relative).startswith(own) for own in RESERVED[name.split(".")[0]]
+            ):
+                found.append(place)
+            if part not in ALLOWED or not name.startswith("concordfl."):
+                continue
+            target = name.removeprefix("concordfl.")
+            allowed = {part, *ALLOWED[part]}
+            if not any(target == known or target.startswith(known + ".") for known in allowed):
+                found.append(place)
+    return found
+
+
+def test_the_dependency_rule_is_kept():
+    assert violations() == []
+
+
+def test_the_rule_would_notice(tmp_path):
+    for part, line in {
+        "core": "from ..data import Federation",
+        "algorithms": "from concordfl.engine.plan import Plan",
+        "engine": "from ..algorithms import FedAvg",
+        "data": "import flwr",
+        "metrics": "import plotly.graph_objects",
+        "scenarios": "from .. import runner",
+    }.items():
+        file = tmp_path / part / "module.py"
+        file.parent.mkdir()
+        file.write_text(line)
+        assert len(violations(tmp_path)) == 1, line
+        file.unlink()
+
+
+def test_public_names_are_what_is_importable():
+    public = {
+        name for name, value in vars(concordfl).items() if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    } | {"tree"}
+    assert public == set(concordfl.__all__)
+    assert concordfl.__all__ == sorted(concordfl.__all__)
+
+
+def test_an_algorithm_can_be_deleted():
+    """No module but the registry knows a method that others do not build on."""
+    for path in ROOT.rglob("*.py"):
+        if path.parent.name == "algorithms":
+            continue
+        for name in imports(path):
+            assert not name.startswith("concordfl.algorithms.") or name == "concordfl.algorithms.ALGORITHMS", (path, name)

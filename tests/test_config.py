@@ -1,0 +1,90 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import concordfl as cf
+from concordfl.config import Config, override, read_table
+from concordfl.runner import load_config
+
+EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
+
+
+def test_a_complete_table_comes_back_the_same():
+    table = {
+        "run": {"rounds": 3, "cohort": 0.5, "workers": 2},
+        "data": {"name": "synthetic-mixture", "clients": 4, "limit": 100},
+        "scenario": {"partition": {"kind": "natural"}, "shifts": [{"kind": "label-map", "map": [1, 0], "share": 0.5}]},
+        "model": {"name": "mlp", "hidden": [3, 4]},
+        "training": {"optimizer": "adam", "schedule": {"kind": "multi-step", "milestones": [2, 3]}},
+        "algorithm": {"name": "fedprox", "mu": 0.5},
+    }
+    config = Config.from_table(table)
+    assert Config.from_table(tomllib.loads(config.to_toml())) == config
+    assert config.scenario.clients is None
+    assert config.to_table()["scenario"]["shifts"] == [{"kind": "label-map", "map": [1, 0], "share": 0.5}]
+
+
+def test_defaults_make_a_run():
+    assert Config.from_table({}).to_table()["data"]["name"] == "digits"
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"rum": {}}, "unknown key 'rum': did you mean 'run'?"),
+        ({"run": {"ronds": 3}}, "unknown key 'run.ronds': did you mean 'rounds'?"),
+        ({"run": 3}, "[run] must be a table, got 3"),
+        ({"run": {"rounds": "many"}}, "run.rounds must be a whole number, got 'many'"),
+        ({"run": {"cohort": 1.2}}, "run.cohort must be a whole number or <= 1, got 1.2"),
+        ({"training": {"lr": -0.1}}, "training.lr must be > 0, got -0.1"),
+        ({"training": {"batch_size": 0}}, "training.batch_size must be >= 1, got 0"),
+        ({"training": {"schedule": "step"}}, "training.schedule must be a table with a kind, got 'step'"),
+        ({"algorithm": {"name": "fedagv"}}, "algorithm.name must be a known name, got 'fedagv': did you mean 'fedavg'?"),
+        ({"algorithm": {"name": "fedprox", "muu": 1}}, "unknown key 'algorithm.muu': did you mean 'mu'?"),
+        ({"data": {"name": "mnits"}}, "data.name must be a known name, got 'mnits'"),
+        ({"scenario": {"partition": {"kind": "lda", "alpha": 0}}}, "scenario.partition.alpha must be > 0, got 0"),
+        ({"scenario": {"partition": "lda"}}, "scenario.partition must be a table with a kind, got 'lda'"),
+        ({"scenario": {"shifts": {"kind": "x"}}}, "scenario.shifts must be a list of tables"),
+        ({"scenario": {"shifts": [{"kind": "label-map", "share": 2}]}}, "scenario.shifts[0].share must be <= 1, got 2"),
+    ],
+)
+def test_bad_tables_are_answered_in_one_line(table, message):
+    with pytest.raises(cf.SettingError) as error:
+        Config.from_table(table)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_overrides():
+    table = {"run": {"rounds": 3}}
+    changed = override(
+        table, ["run.rounds=5", "algorithm.name=fedprox", "model.hidden=[1, 2]", "scenario.partition.kind='lda'"]
+    )
+    assert changed == {
+        "run": {"rounds": 5},
+        "algorithm": {"name": "fedprox"},
+        "model": {"hidden": [1, 2]},
+        "scenario": {"partition": {"kind": "lda"}},
+    }
+    assert table == {"run": {"rounds": 3}}
+    for bad in ("rounds=3", "run.rounds", "run.rounds.deep=3"):
+        with pytest.raises(cf.SettingError, match="--set must"):
+            override(table, [bad])
+
+
+def test_files(tmp_path):
+    with pytest.raises(cf.SettingError, match="run file must exist"):
+        read_table(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(cf.SettingError, match="must be a TOML file"):
+        read_table(tmp_path / "bad.toml")
+    (tmp_path / "run.toml").write_text("[run]\nrounds = 2\n")
+    config = load_config(tmp_path / "run.toml", run={"seed": 4})
+    assert (config.run.rounds, config.run.seed) == (2, 4)
+    assert load_config(config) is config
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_is_valid(path):
+    Config.from_table(read_table(path))

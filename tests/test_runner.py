@@ -1,0 +1,117 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import concordfl as cf
+from concordfl import runner
+from concordfl.models import make_builder
+
+QUICK = {"run": {"rounds": 2, "evaluate_every": 1}, "scenario": {"clients": 3}, "data": {"name": "digits", "limit": 200}}
+
+
+def test_five_lines(tmp_path):
+    result = cf.run(QUICK, algorithm={"name": "fedavg"}, out=tmp_path / "run")
+    assert result.accuracy == result.summary["final"]["local_accuracy"]
+    assert result.folder == tmp_path / "run"
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "config.toml", "records.jsonl", "summary.json", "checkpoint", "models",
+    }  # fmt: skip
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["algorithm"] == "fedavg"
+    assert summary["versions"]["torch"] == torch.__version__
+    assert len(summary["parameters_sha256"]) == len(summary["states_sha256"]) == 64
+    assert len((tmp_path / "run/records.jsonl").read_text().splitlines()) == 2
+    again = cf.resume(tmp_path / "run")
+    assert again.summary == summary
+    assert again.records == result.records
+    assert cf.run(tmp_path / "run/config.toml").summary["parameters_sha256"] == summary["parameters_sha256"]
+
+
+def test_the_saved_model_predicts_what_the_run_reported(tmp_path):
+    result = cf.run(QUICK, out=tmp_path / "run")
+    module = make_builder("mlp", (1, 8, 8), 10, {})()
+    module.load_state_dict(load_file(tmp_path / "run/models/final.safetensors"))
+    federation = runner.make_federation(runner.load_config(QUICK))
+    test = federation.splits("held-out-original").test
+    with torch.no_grad():
+        accuracy = (module.eval()(test.inputs()).argmax(1) == test.y).double().mean().item()
+    assert accuracy == pytest.approx(result.summary["final"]["global_accuracy"])
+
+
+def test_a_script_without_a_main_guard_may_use_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import concordfl as cf\n"
+        "result = cf.run(data={'name': 'digits', 'limit': 100}, scenario={'clients': 2},"
+        " run={'rounds': 1, 'executor': 'processes'})\n"
+        "print('reached once', result.summary['executor'])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "reached once processes\n"
+
+
+def test_an_algorithm_defined_in_a_script_works_with_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from dataclasses import dataclass\n"
+        "import toys\n"
+        "from concordfl.algorithms import FedAvg\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedAvg):\n"
+        "    pass\n"
+        "if __name__ == '__main__':\n"
+        "    print(toys.result(toys.experiment(Mine(), executor='processes'))['rounds'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert done.stdout == "4\n"
+
+
+def choose(**run):
+    settings = runner.load_config(QUICK, run=run)
+    federation = runner.make_federation(settings)
+    return runner.choose_executor(settings, federation, runner.make_model(settings, federation))
+
+
+def test_the_executor_is_chosen_by_the_work(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert choose(executor="serial").reason == "asked for"
+    assert choose(executor="processes")[:2] == ("processes", 4)
+    assert choose(executor="processes", workers=3).workers == 3
+    short = choose(rounds=1)
+    assert short.name == "serial"
+    assert "too short for worker processes" in short.reason
+    assert choose(rounds=10**7)[:2] == ("processes", 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert choose(rounds=10**7).reason == "one core"
+
+
+def test_a_device_that_is_not_there_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(cf.SettingError, match="device must be present, got 'cuda'"):
+        cf.run(QUICK, run={"device": "cuda"})
+    assert choose(device="auto", rounds=1).name == "serial"
+
+
+def test_models_that_do_not_fit_are_refused():
+    with pytest.raises(cf.SettingError, match="model 'toys:batch_norm_net' must take examples of shape"):
+        cf.run(QUICK, model={"name": "toys:batch_norm_net"})
+    with pytest.raises(cf.SettingError, match="must give 10 outputs, one per class, got"):
+        cf.run(QUICK, model={"name": "toy_models:narrow"})
+
+
+def test_models_with_buffers_run_everywhere():
+    settings = {
+        "data": {"name": "synthetic-mixture", "clients": 3, "examples_per_client": 60, "dimensions": 5},
+        "scenario": {"partition": {"kind": "natural"}},
+        "model": {"name": "toys:batch_norm_net"},
+    }
+    serial = cf.run(settings, run={"rounds": 2, "executor": "serial"}).summary["parameters_sha256"]
+    assert cf.run(settings, run={"rounds": 2, "executor": "processes", "workers": 2}).summary["parameters_sha256"] == serial
