@@ -1,0 +1,47 @@
+# The whole developer interface. `make demo` and `make test` set everything up on a machine with Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test lint type format bench slow clean
+
+demo: $(READY)
+	@$(BIN)/concordfl compare experiments/demo.toml --algorithms local,fedavg,fedavg-ft,fedprox
+
+test: lint type
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -n 2 -m "not slow"
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: $(READY)
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/step_time.py
+	@$(BIN)/python benchmarks/first_round.py
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) runs .coverage .coverage.* .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "concordfl needs Python 3.11 or newer, got none called $(PYTHON): install it, or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "concordfl needs Python 3.11 or newer, got `$(PYTHON) --version`: install it, or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "concordfl needs Python's venv module, got a $(PYTHON) without it: on Debian, apt-get install python3-venv"; exit 1; }
+	@echo "Setting up $(VENV) (once; takes a minute or two)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
