@@ -35,6 +35,16 @@ def federation(clients: int = 6, examples: int = 20, features: int = 5, classes:
     return Federation.build(participants, {"held-out": (draw(10), draw(0), draw(30))}, classes, groups)
 
 
+def image_federation(clients: int = 5, examples: int = 24) -> Federation:
+    """Random images of 28x28: for what depends on convolutions and memory layout."""
+    rng = np.random.default_rng(0)
+
+    def draw(count: int) -> Arrays:
+        return Arrays(rng.integers(256, size=(count, 28, 28, 1), dtype=np.uint8), rng.integers(10, size=count))
+
+    return Federation.build({f"client-{i}": (draw(examples), draw(4), draw(4)) for i in range(clients)}, {}, 10)
+
+
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
     build = make_builder(name, data.input_shape, data.num_classes, options)
     return Model(build, partial(algorithm.network, num_classes=data.num_classes))
@@ -55,12 +65,13 @@ def experiment(
     executor: str = "serial",
     workers: int = 2,
     folder: RunFolder | None = None,
+    network: str = "mlp",
 ) -> Experiment:
     data = federation() if data is None else data
     if algorithm.pools_data:
         data = data.with_pooled_client()
     plan = Plan(rounds=4, evaluate_every=2) if plan is None else plan
-    model = model_for(algorithm, data, hidden=[8])
+    model = model_for(algorithm, data, network, **{"hidden": [8]} if network == "mlp" else {})
     made = make_executor(executor, model, data, training, plan.seed, workers)
     return Experiment(algorithm, model, data, training, plan, made, folder)
 

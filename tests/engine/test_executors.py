@@ -114,6 +114,13 @@ def test_executors_agree_to_the_bit(algorithm):
         assert toys.digests(toys.experiment(algorithm, plan=plan, executor="processes", workers=workers)) == expected
 
 
+def test_executors_agree_on_convolutions():
+    def digests(**how):
+        return toys.digests(toys.experiment(FedAvg(), toys.image_federation(), plan=Plan(rounds=2), network="lenet", **how))
+
+    assert digests() == digests(executor="processes", workers=2)
+
+
 def test_a_dead_worker_is_replaced_and_its_work_repeated(tmp_path):
     plan = Plan(rounds=2)
     expected = toys.digests(toys.experiment(toys.Toy(), plan=plan))
