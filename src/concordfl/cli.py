@@ -14,16 +14,19 @@ from rich.table import Table
 
 from . import compare as comparison
 from . import config as configuration
-from . import runner
+from . import newcomer, runner
 from .algorithms import ALGORITHMS
-from .core import ConcordError, SettingError
+from .core import ConcordError, DataError, SettingError
 from .core.settings import nearest
+from .data.dataset import FileSource, places
 from .data.datasets import DATASETS
+from .data.fetch import fetch
 from .engine.memory import keep_freed_memory
 from .models import MODELS
-from .progress import shown
+from .preview import preview
+from .progress import downloading, shown
 from .report import tables
-from .scenarios import PARTITIONS, SHIFTS
+from .scenarios import NAMED, PARTITIONS, SHIFTS
 
 app = typer.Typer(
     name="concordfl",
@@ -41,6 +44,8 @@ SetOption = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")]
+FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
+DataOption = Annotated[Path, typer.Option("--data", help="A client's examples: .npz, .csv or a folder.", show_default=False)]
 RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
 
 
@@ -65,17 +70,22 @@ def run(
     out: OutOption = None,
     seed: SeedOption = None,
     executor: ExecutorOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")] = False,
 ) -> None:
     """Run one method as a run file says."""
     table = configuration.override(configuration.read_table(file), _assignments(set, seed, executor))
     settings = configuration.Config.from_table(table)
+    if dry_run:
+        for part in preview(settings):
+            console.print(part, highlight=False, markup=False)
+        return
     algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
     folder = out or _new_folder(Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}")
     _show_run(folder, lambda observe: runner.run(settings, out=folder, observe=observe), algorithm)
 
 
 @app.command()
-def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
+def resume(folder: FolderArgument) -> None:
     """Go on with a run where it stopped, bit for bit."""
     _show_run(folder, lambda observe: runner.resume(folder, observe=observe), folder.name)
 
@@ -99,11 +109,61 @@ def compare(
     cells = comparison.cells(table, names, range(first, first + seeds))
     folder = out or Path("runs") / f"compare-{file.stem}"
     with _interruptible("the same command"):
-        summaries = comparison.compare(cells, folder, lambda title: shown(console, title))
+        results = comparison.results_folder(file)
+        summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
     console.print(
         tables.comparison_table(f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, after the last round (percent)", summaries)
     )
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def adapt(folder: FolderArgument, data: DataOption) -> None:
+    """Let a client that was not in training join a finished run: it adapts to half of its examples and is tested on the rest."""
+    answer = newcomer.adapt(folder, data)
+    console.print(
+        f"{answer['client']}: accuracy {tables.percent(answer['tested_on']['accuracy'])} on {answer['tested_on']['examples']} "
+        f"examples, after adapting to {answer['adapted_on']} others\nWritten to {folder / 'adapted' / answer['client']}.json",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def score(folder: FolderArgument, data: DataOption) -> None:
+    """Say how likely samples are under a finished run, and which of them are unlike anything seen."""
+    newcomer.require(newcomer.open_finished(folder).algorithm, "scores_samples", "score", "models p(x)")
+    raise SettingError(f"score cannot read {data}: no method of this version models p(x)")
+
+
+data_app = typer.Typer(help="Data sets: what is here, and how to get the rest.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show which data sets are on this machine, where, how large, and how to get the others."""
+    table = Table(title="data sets", title_justify="left")
+    for column in ("name", "here", "size", "where, or how to get it"):
+        table.add_column(column, overflow="fold")
+    for name, (here, bytes_, where) in data_sets().items():
+        table.add_row(name, "yes" if here else "no", tables.size(bytes_) if here else "-", where)
+    console.print(table)
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="A data set's name.", show_default=False)]) -> None:
+    """Fetch a data set from its official home, checked and resumable."""
+    if name not in DATASETS:
+        raise SettingError(f"the data set must be a known name, got {name!r}{nearest(name, DATASETS)}")
+    source = DATASETS[name]
+    if not source.home:
+        advice = source.advice or "it needs nothing"
+        raise SettingError(f"the data set must have a home to fetch from, got {name!r}, which has none: {advice}")
+    folder = places(name)[0]
+    for remote in source.home:
+        with downloading(console, remote.address) as tell:
+            console.print(f"{fetch(remote, folder, tell)}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -151,6 +211,24 @@ def _assignments(given: list[str], seed: int | None, executor: str | None) -> li
     return [*given, *extra]
 
 
+def data_sets() -> dict[str, tuple[bool, int, str]]:
+    """For every data set: whether it is here, its bytes, and where it is or how to get it."""
+    found: dict[str, tuple[bool, int, str]] = {}
+    for name, kind in DATASETS.items():
+        source = kind()
+        if not isinstance(source, FileSource):
+            found[name] = (True, 0, "needs no files of its own")
+            continue
+        try:
+            form, place = source.locate()
+        except DataError:
+            found[name] = (False, 0, source.advice or f"`concordfl data get {name}`")
+        else:
+            files = [file for entry in form.files for file in [place / entry, *(place / entry).rglob("*")]]
+            found[name] = (True, sum(file.stat().st_size for file in files if file.is_file()), str(place))
+    return found
+
+
 def _new_folder(wanted: Path) -> Path:
     """`wanted`, or with the first number that makes it new."""
     folder, number = wanted, 1
@@ -179,6 +257,7 @@ def _catalogue(kind: Kind) -> Table:
     else:
         known = {f"partition {name}": partition.about for name, partition in PARTITIONS.items()}
         known |= {f"shift {name}": shift.about for name, shift in SHIFTS.items()}
+        known |= {f"name {name}": "a paper's mix of partition and shifts" for name in NAMED}
     for name, text in sorted(known.items()):
         table.add_row(name, text)
     return table

@@ -9,6 +9,9 @@ from typing import Any
 
 from . import runner
 from .config import Config
+from .engine.files import write_atomically
+
+WORTH_KEEPING = 300.0  # seconds
 
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 
@@ -33,15 +36,42 @@ def config_hash(settings: Config) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def compare(configs: Mapping[tuple[str, int], Config], out: Path, shown: Shown) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by method, in the order of seeds; each cell has a run directory of its own below `out`."""
+def compare(
+    configs: Mapping[tuple[str, int], Config], out: Path, shown: Shown, results: Path | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by method, in the order of seeds; each cell has a run directory of its own below `out`.
+
+    Results that took long are kept in the folder `results` as small JSON files, and taken from there.
+    """
     summaries: dict[str, list[dict[str, Any]]] = {}
     for (algorithm, seed), settings in configs.items():
-        folder = out / f"{algorithm}-seed{seed}-{config_hash(settings)}"
+        name = config_hash(settings)
+        kept = None if results is None else results / f"{name}.json"
+        if kept is not None and kept.exists():
+            summaries.setdefault(algorithm, []).append(json.loads(kept.read_text()))
+            continue
+        folder = out / f"{algorithm}-seed{seed}-{name}"
         with shown(f"{algorithm}, seed {seed}") as observe:
             if (folder / "config.toml").exists():
                 result = runner.resume(folder, observe=observe)
             else:
                 result = runner.run(settings, out=folder, observe=observe)
         summaries.setdefault(algorithm, []).append(result.summary)
+        if kept is not None and result.summary["seconds"]["total"] > WORTH_KEEPING:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(kept, json.dumps(_small(result.summary, settings), indent=1) + "\n")
     return summaries
+
+
+def results_folder(file: Path) -> Path | None:
+    """`experiments/results`, for a run file that lies in `experiments`."""
+    found = next((parent for parent in file.resolve().parents if parent.name == "experiments"), None)
+    return None if found is None else found / "results"
+
+
+def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Without values per client; with the configuration it belongs to."""
+    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing")}
+    for part in ("final", "selected"):
+        small[part] = small[part] and {key: value for key, value in small[part].items() if key != "clients"}
+    return {**small, "config": settings.to_table()}

@@ -20,7 +20,7 @@ from .data import Source
 from .data.datasets import DATASETS
 from .engine.plan import Plan
 from .models import make_builder
-from .scenarios import PARTITIONS, SHIFTS, Scenario
+from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
 SECTIONS = ("run", "data", "scenario", "model", "training", "algorithm")
@@ -57,8 +57,8 @@ class Config:
         model = {"name": "mlp", **table.get("model", {})}
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
-            data=_choose({"name": "digits", **table.get("data", {})}, "name", DATASETS, "data"),
-            scenario=_scenario(table.get("scenario", {})),
+            data=_choose(_data_table(table.get("data", {})), "name", DATASETS, "data"),
+            scenario=_scenario(table.get("scenario", {}), table.get("data", {})),
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             algorithm=_choose({"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"),
@@ -140,12 +140,24 @@ def _named(settings: Settings, key: str, registry: Mapping[str, type[Any]]) -> d
     return {key: name_of(settings, registry), **settings.to_table()}
 
 
-def _scenario(table: Mapping[str, Any]) -> Scenario:
-    values = {"clients": 10, **table}
-    if "partition" in values:
-        values["partition"] = _choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
-        if values["partition"] == PARTITIONS["natural"]() and "clients" not in table:
-            del values["clients"]
+def _data_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's own data need no name: `folder` or `table` says it."""
+    own = next((kind for kind in ("folder", "table") if kind in table), "digits")
+    return {"name": own, **table}
+
+
+def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
+    table = dict(given)
+    name = table.pop("name", None)
+    if name is not None:
+        if name not in NAMED:
+            raise SettingError(f"scenario.name must be a known name, got {name!r}{nearest(str(name), NAMED)}")
+        table = NAMED[name] | table
+    own = _data_table(data)["name"] in ("folder", "table", "heart-disease")
+    values = {"partition": {"kind": "natural"} if own else {"kind": "iid"}, **table}
+    values["partition"] = _choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
+    if values["partition"].needs_clients:
+        values.setdefault("clients", 10)
     if "shifts" in values:
         if not isinstance(values["shifts"], (list, tuple)):
             raise SettingError(f"scenario.shifts must be a list of tables, got {values['shifts']!r}")

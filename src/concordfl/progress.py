@@ -1,10 +1,18 @@
 """Progress of a run: a bar on a terminal, plain lines on a pipe."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from .engine.experiment import Event
 from .report.tables import percent
@@ -34,6 +42,19 @@ def shown(console: Console, title: str) -> Iterator[Observer]:
                 progress.update(bar, figures=_figures(event))
 
         yield update
+
+
+@contextmanager
+def downloading(console: Console, title: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar for a download; on a pipe, one line when it begins."""
+    if not console.is_terminal:
+        console.print(f"fetching {title}", highlight=False, soft_wrap=True)
+        yield lambda *_: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
 def _print_line(console: Console, title: str, event: Event) -> None:

@@ -91,15 +91,16 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None, **sectio
 
 def make_federation(settings: Config) -> Federation:
     key = Key(settings.run.seed, "federation")
-    federation = build_federation(settings.data.load(key.child("data")), settings.scenario, key)
+    data = settings.data.load(key.child("data"))
+    # Pixels stay as they are: 0..255 becomes 0..1 wherever they are used.
+    standardise = settings.data.standardise and data.train.x.dtype.kind == "f"
+    federation = build_federation(data, settings.scenario, key, standardise=standardise)
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
 def make_model(settings: Config, federation: Federation) -> Model:
     """The network with the method's additions, after a look whether its output fits the labels."""
-    build = settings.model.builder(federation.input_shape, federation.num_classes)
-    extend = partial(settings.algorithm.network, num_classes=federation.num_classes)
-    model = Model(build, extend, _device(settings.run.device))
+    model = model_from(settings, federation.input_shape, federation.num_classes)
     example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
     try:
         outputs = model.logits(model.init(0), example)
@@ -112,6 +113,11 @@ def make_model(settings: Config, federation: Federation) -> Model:
         rule = f"must give {federation.num_classes} outputs, one per class"
         raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
     return model
+
+
+def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int) -> Model:
+    build = settings.model.builder(input_shape, num_classes)
+    return Model(build, partial(settings.algorithm.network, num_classes=num_classes), _device(settings.run.device))
 
 
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
@@ -134,6 +140,8 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
             "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
             **experiment.summary(progress),
             "executor_reason": choice.reason,
+            "task": {"input_shape": list(federation.input_shape), "num_classes": federation.num_classes},
+            "preprocessing": dict(federation.notes),
             "groups": {id: dict(groups) for id, groups in federation.groups.items()},
             "versions": versions(),
         }

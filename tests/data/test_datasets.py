@@ -2,11 +2,11 @@ import gzip
 
 import numpy as np
 import pytest
+from concordfl.data.datasets.idx import read_idx
 from sklearn.datasets import load_digits
 
 from concordfl import DataError, Key, SettingError
 from concordfl.data.datasets import DATASETS
-from concordfl.data.datasets.idx import read_idx
 
 KEY = Key(0, "data")
 

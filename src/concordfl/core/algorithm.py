@@ -71,6 +71,7 @@ class Algorithm(Settings, ABC):
     about: ClassVar[About]
     personal: ClassVar[bool] = False  # whether clients predict with something of their own
     accepts_new_clients: ClassVar[bool] = True  # whether there is a rule for clients that were not in training
+    scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     pools_data: ClassVar[bool] = False  # whether all training data are pooled first: no federation, for comparison only
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:

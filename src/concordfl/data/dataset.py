@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -19,6 +20,23 @@ class Dataset(NamedTuple):
     test: Arrays
     num_classes: int
     owners: np.ndarray | None = None  # (N,) who made each training example, for the natural partition
+    coarse: np.ndarray | None = None  # (Y,) the coarse label of each class, for the partition pachinko
+    classes: tuple[str, ...] = ()  # names of the classes, where they have any
+
+
+class Remote(NamedTuple):
+    """A file at a data set's official home."""
+
+    address: str
+    checksum: str  # "sha256:..." or "md5:...", as its home publishes it
+    unpack: bool = False  # a tar or zip archive
+
+
+class Form(NamedTuple):
+    """A form in which a data set may lie on disk: the files that show it is there, and how to read their folder."""
+
+    files: tuple[str, ...]
+    read: Callable[[Path], Dataset]
 
 
 @dataclass(frozen=True)
@@ -26,9 +44,12 @@ class Source(Settings, ABC):
     """A data set by name, with its options: the `[data]` section of a run file."""
 
     about: ClassVar[str]
+    home: ClassVar[tuple[Remote, ...]] = ()  # what `concordfl data get` fetches
+    advice: ClassVar[str] = ""  # how else to get it
 
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
+    standardise: bool = False  # features to mean 0 and deviation 1, missing ones to the mean, from sums over clients
 
     @abstractmethod
     def read(self, key: Key) -> Dataset:
@@ -42,21 +63,41 @@ class Source(Settings, ABC):
         return data._replace(train=data.train.take(train), test=data.test.take(test), owners=owners)
 
 
+@dataclass(frozen=True)
+class FileSource(Source):
+    """A data set that lies in files: `forms` are tried in order, in every place."""
+
+    name: ClassVar[str]
+
+    def forms(self) -> Sequence[Form]:
+        raise NotImplementedError
+
+    def read(self, key: Key) -> Dataset:
+        form, folder = self.locate()
+        return form.read(folder)
+
+    def locate(self) -> tuple[Form, Path]:
+        for place in places(self.name):
+            for form in self.forms():
+                if all((place / file).exists() for file in form.files):
+                    return form, place
+        looked = ", ".join(str(place) for place in places(self.name))
+        advice = self.advice or f"`concordfl data get {self.name}`"
+        raise DataError(f"data set {self.name!r} must be on this machine, got none of its files in {looked}: {advice}")
+
+
+def places(name: str) -> list[Path]:
+    """Where a data set is looked for: $CONCORDFL_DATA, the user's cache, places of the system."""
+    found = [cache_folder() / name, Path("/usr/share/datasets") / name]
+    root = os.environ.get("CONCORDFL_DATA")
+    return [Path(root) / name, Path(root), *found] if root else found
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
+
+
 def _limited(size: int, limit: int | None, key: Key) -> np.ndarray:
     if limit is None or limit >= size:
         return np.arange(size)
     return np.sort(key.numpy().permutation(size)[:limit])
-
-
-def find(name: str, files: tuple[str, ...], advice: str, system: tuple[str, ...] = ()) -> Path:
-    """The folder that holds all of `files`: in $CONCORDFL_DATA, the user's cache, or a place of the system."""
-    places = [Path(place) for place in system]
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "concordfl"
-    for root in (os.environ.get("CONCORDFL_DATA"), cache):
-        if root:
-            places = [Path(root) / name, Path(root), *places]
-    for place in places:
-        if all((place / file).is_file() for file in files):
-            return place
-    looked = ", ".join(str(place) for place in places)
-    raise DataError(f"data set {name!r} must be on this machine, got none of its files in {looked}: {advice}")

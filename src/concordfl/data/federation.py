@@ -43,7 +43,7 @@ class Federation:
 
     `bounds[id]` are the four places in `x` and `y` between which the client's three splits lie. A held-out client's train
     split is what it may adapt on. `groups[id]` names the true group of a client by the kind of difference, for instance
-    `{"concept": "reverse"}`.
+    `{"concept": "reverse"}`. `later[id]` are the bounds that hold from a round on, where a client's data drift.
     """
 
     x: Tensor
@@ -54,6 +54,7 @@ class Federation:
     num_classes: int
     groups: Mapping[ClientId, Mapping[str, str]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    later: Mapping[ClientId, tuple[tuple[int, tuple[int, int, int, int]], ...]] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -63,17 +64,21 @@ class Federation:
         num_classes: int,
         groups: Mapping[ClientId, Mapping[str, str]] | None = None,
         notes: Mapping[str, Any] | None = None,
+        later: Mapping[ClientId, Sequence[tuple[int, Sequence[Arrays]]]] | None = None,
     ) -> "Federation":
-        """From (train, validation, test) arrays per client."""
+        """From (train, validation, test) arrays per client; `later` gives those that hold from a round on."""
         _check(participants, held_out, num_classes)
-        bounds: dict[ClientId, tuple[int, int, int, int]] = {}
         parts: list[Arrays] = []
-        at = 0
-        for id, splits in {**participants, **held_out}.items():
-            ends = np.cumsum([at, *(len(split.y) for split in splits)])
-            bounds[id] = (int(ends[0]), int(ends[1]), int(ends[2]), int(ends[3]))
-            at = int(ends[-1])
-            parts.extend(splits)
+        ends = [0]
+
+        def place(splits: Sequence[Arrays]) -> tuple[int, int, int, int]:
+            for split in splits:
+                parts.append(split)
+                ends.append(ends[-1] + len(split.y))
+            return ends[-4], ends[-3], ends[-2], ends[-1]
+
+        bounds = {id: place(splits) for id, splits in {**participants, **held_out}.items()}
+        drift = {id: tuple((start, place(splits)) for start, splits in phases) for id, phases in (later or {}).items()}
         return cls(
             x=torch.from_numpy(np.ascontiguousarray(np.concatenate([part.x for part in parts]))),
             y=torch.from_numpy(np.concatenate([part.y for part in parts]).astype(np.int64)),
@@ -83,6 +88,7 @@ class Federation:
             num_classes=num_classes,
             groups=dict(groups or {}),
             notes=dict(notes or {}),
+            later=drift,
         )
 
     @property
@@ -91,9 +97,15 @@ class Federation:
         shape = tuple(self.x.shape[1:])
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
 
-    def splits(self, id: ClientId) -> Splits:
-        bounds = self.bounds[id]
+    def splits(self, id: ClientId, round: int = 0) -> Splits:
+        """A client's examples as they are in the run's `round`."""
+        phase = self.phase(id, round)
+        bounds = self.later[id][phase - 1][1] if phase else self.bounds[id]
         return Splits(*(Examples(self.x[start:stop], self.y[start:stop]) for start, stop in itertools.pairwise(bounds)))
+
+    def phase(self, id: ClientId, round: int) -> int:
+        """How often the client's data have drifted up to `round`."""
+        return sum(start <= round for start, _ in self.later.get(id, ()))
 
     def size(self, id: ClientId) -> int:
         """The number of training examples."""

@@ -1,7 +1,9 @@
 """What the networks have in common."""
 
+from collections.abc import Iterable
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from ..core import SettingError
@@ -30,3 +32,23 @@ def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple
 def after_two_convolutions(size: int) -> int:
     """The side of an image after two 5x5 convolutions without padding, each followed by a halving."""
     return ((size - 4) // 2 - 4) // 2
+
+
+class SideBySide(nn.Module):
+    """Several encoders on the same input, their features concatenated."""
+
+    def __init__(self, encoders: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.cat([encoder(inputs) for encoder in self.encoders], dim=1)
+
+
+def widened(copies: list[nn.Module]) -> Network:
+    """One network as wide as all `copies` together: their encoders side by side under one linear head."""
+    heads = [copy.head for copy in copies if isinstance(copy, Network)]
+    if len(heads) != len(copies):
+        raise SettingError(f"model.width_copies needs a model with an encoder and a head, got {type(copies[0]).__name__}")
+    head = nn.Linear(sum(head.in_features for head in heads), heads[0].out_features)
+    return Network(SideBySide(copy.encoder for copy in copies if isinstance(copy, Network)), head)

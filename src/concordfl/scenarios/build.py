@@ -3,26 +3,28 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import InstanceOf
 
-from ..core import ClientId, Count, Key, Probability, SettingError, Settings
-from ..data import Arrays, Dataset, Federation
-from .partition import Iid, Partition
-from .shift import Shift
+from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Settings
+from ..data import Arrays, Dataset, Federation, Standard
+from .partition import Assignment, Iid, Partition
+from .shift import UNCHANGED, Shift
 
-UNCHANGED = "original"
+Parts = tuple[Arrays, Arrays, Arrays]  # train, validation, test
 
 
 @dataclass(frozen=True)
 class Scenario(Settings):
     """The `[scenario]` section of a run file."""
 
-    clients: Count | None = None  # may be left out for the natural partition
+    clients: Count | None = None  # may be left out where the data themselves say whose they are
     partition: InstanceOf[Partition] = Iid()  # noqa: RUF009 - frozen
     shifts: tuple[InstanceOf[Shift], ...] = ()
     split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)  # train, validation, test of every client
+    hold_out: Fraction = 0.0  # share of the clients that take no part in training and stand for new ones
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,47 +32,106 @@ class Scenario(Settings):
             raise SettingError(f"split must be three shares that sum to 1, the first above 0, got {list(self.split)}")
 
 
-def build_federation(data: Dataset, scenario: Scenario, key: Key) -> Federation:
-    """Participants from the training examples; held-out clients, one per concept, from the official test set."""
-    places = scenario.partition.assign(data, scenario.clients, key.child("partition"))
-    shifts_of = _choose_clients(sorted(places), scenario.shifts, key.child("shifts"))
-    participants = {}
-    for id, place in places.items():
-        arrays = _shifted(data.train.take(place), shifts_of[id], scenario.shifts, data.num_classes, key)
-        participants[id] = _split(arrays, scenario.split, key.child("split", id))
-    families = {shift.family for shift in scenario.shifts} | {"concept"}
-    groups = {id: {family: _group(chosen, scenario.shifts, family) for family in families} for id, chosen in shifts_of.items()}
-    held_out, held_out_groups = _held_out(data, scenario, key, {group["concept"] for group in groups.values()})
-    return Federation.build(participants, held_out, data.num_classes, groups | held_out_groups)
+def build_federation(data: Dataset, scenario: Scenario, key: Key, *, standardise: bool = False) -> Federation:
+    """Participants from the training examples.
+
+    Held-out clients, which stand for new ones, are those that the partition or `hold_out` sets aside; where nobody is set
+    aside they are made from the official test set, one per concept.
+    """
+    assignment = _hold_out(scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key)
+    chosen = _choose_clients(sorted(assignment.places), scenario.shifts, key.child("shifts"))
+    held_out, groups = set(assignment.held_out), _groups(assignment, chosen, scenario.shifts)
+    clients = {id: _make_client(id, data, assignment.places[id], scenario, chosen[id], key) for id in assignment.places}
+    tests: dict[ClientId, Parts] = {}
+    if not held_out:
+        tests, test_groups = _test_clients(data, scenario, key, {group["concept"] for group in groups.values()})
+        groups |= test_groups
+    notes: dict[str, Any] = {"classes": list(data.classes)} if data.classes else {}
+    if standardise:
+        standard = Standard.from_clients(clients[id][0][0] for id in sorted(clients) if id not in held_out)
+        clients = {id: [_standardised(parts, standard) for parts in phases] for id, phases in clients.items()}
+        tests = {id: _standardised(parts, standard) for id, parts in tests.items()}
+        notes["standardised"] = standard.to_record()
+    starts = _starts(scenario.shifts)
+    return Federation.build(
+        {id: phases[0] for id, phases in clients.items() if id not in held_out},
+        {id: clients[id][0] for id in assignment.held_out} | tests,
+        data.num_classes,
+        groups,
+        notes,
+        later={id: list(zip(starts, phases[1:], strict=True)) for id, phases in clients.items() if starts},
+    )
 
 
-def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) -> Mapping[ClientId, list[int]]:
+def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignment:
+    ids = sorted(set(assignment.places) - set(assignment.held_out))
+    count = round(scenario.hold_out * len(ids))
+    if count == 0:
+        return assignment
+    if count == len(ids):
+        raise SettingError(f"scenario.hold_out must leave a client to train with, got {scenario.hold_out} of {len(ids)}")
+    more = [ids[place] for place in key.child("hold-out").permutation(len(ids))[:count].tolist()]
+    return assignment._replace(held_out=(*assignment.held_out, *sorted(more)))
+
+
+def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) -> dict[ClientId, list[int]]:
     """Which shifts (by their place in the list) each client gets: within a family, no client gets two."""
     chosen: dict[ClientId, list[int]] = {id: [] for id in ids}
-    taken: dict[str, int] = defaultdict(int)
+    taken: dict[str, set[ClientId]] = defaultdict(set)
     for place, shift in enumerate(shifts):
-        order = key.child(shift.family).permutation(len(ids)).tolist()
-        count, start = round(shift.share * len(ids)), taken[shift.family]
-        if start + count > len(ids):
-            total = sum(other.share for other in shifts if other.family == shift.family)
+        if shift.share_of == "examples":
+            for id in ids:
+                chosen[id].append(place)
+            continue
+        order = [ids[position] for position in key.child(shift.family).permutation(len(ids)).tolist()]
+        pool = [id for id in order if shift.among in (None, _group(chosen[id], shifts, "concept"))]
+        free = [id for id in pool if id not in taken[shift.family]]
+        count = round(shift.share * len(pool))
+        if count > len(free):
+            total = sum(other.share for other in shifts if (other.family, other.among) == (shift.family, shift.among))
             raise SettingError(f"the shares of {shift.family} shifts must sum to <= 1, got {total:g}")
-        for position in order[start : start + count]:
-            chosen[ids[position]].append(place)
-        taken[shift.family] += count
+        for id in free[:count]:
+            chosen[id].append(place)
+            taken[shift.family].add(id)
     return chosen
 
 
-def _shifted(arrays: Arrays, chosen: Sequence[int], shifts: Sequence[Shift], num_classes: int, key: Key) -> Arrays:
-    for place in chosen:
-        arrays = shifts[place].apply(arrays, num_classes, key.child("shift", place))
-    return arrays
+def _make_client(
+    id: ClientId, data: Dataset, places: np.ndarray, scenario: Scenario, chosen: Sequence[int], key: Key
+) -> list[Parts]:
+    """A client's splits, first as they are at the start and then from each round on in which a shift begins."""
+    phases = []
+    for start in (0, *_starts(scenario.shifts)):
+        arrays = data.train.take(places)
+        for place in chosen:
+            shift = scenario.shifts[place]
+            if (shift.from_round or 0) <= start:
+                arrays = shift.apply(arrays, data.num_classes, key.child("shift", place), key.child("shift", place, id))
+        phases.append(_split(arrays, scenario.split, key.child("split", id)))
+    return phases
+
+
+def _starts(shifts: Sequence[Shift]) -> list[int]:
+    return sorted({shift.from_round for shift in shifts if shift.from_round is not None})
+
+
+def _groups(
+    assignment: Assignment, chosen: Mapping[ClientId, Sequence[int]], shifts: Sequence[Shift]
+) -> dict[ClientId, dict[str, str]]:
+    """The true group of every client, by the kind of difference."""
+    families = {shift.family for shift in shifts if shift.share_of == "clients"} | {"concept"}
+    groups = {id: {family: _group(own, shifts, family) for family in families} for id, own in chosen.items()}
+    for id, group in assignment.groups.items():
+        groups[id]["partition"] = group
+    return groups
 
 
 def _group(chosen: Sequence[int], shifts: Sequence[Shift], family: str) -> str:
-    return next((shifts[place].group for place in chosen if shifts[place].family == family), UNCHANGED)
+    own = (shifts[place] for place in chosen if shifts[place].share_of == "clients")
+    return next((shift.group for shift in own if shift.family == family), UNCHANGED)
 
 
-def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> tuple[Arrays, Arrays, Arrays]:
+def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> Parts:
     """Validation and test are rounded down, so that even a single example is there to train on."""
     size = len(arrays.y)
     validation, test = int(size * shares[1] + 1e-9), int(size * shares[2] + 1e-9)
@@ -80,18 +141,30 @@ def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> tupl
     return arrays.take(cuts[0]), arrays.take(cuts[1]), arrays.take(cuts[2])
 
 
-def _held_out(
+def _standardised(parts: Parts, standard: Standard) -> Parts:
+    train, validation, test = (standard.apply(part) for part in parts)
+    return train, validation, test
+
+
+def _test_clients(
     data: Dataset, scenario: Scenario, key: Key, concepts: set[str]
-) -> tuple[dict[ClientId, tuple[Arrays, Arrays, Arrays]], dict[ClientId, dict[str, str]]]:
-    """A non-participating client per concept, with the test set under its label map: one half to adapt on, one to test."""
+) -> tuple[dict[ClientId, Parts], dict[ClientId, dict[str, str]]]:
+    """A client per concept, with the test set under its label map: one half to adapt on, one to be tested on."""
     if not len(data.test.y):
         return {}, {}
     order = key.child("held-out").numpy().permutation(len(data.test.y))
     halves = np.split(order, [len(order) // 2])
     clients, groups = {}, {}
     for concept in sorted(concepts):
-        chosen = [place for place, shift in enumerate(scenario.shifts) if (shift.family, shift.group) == ("concept", concept)]
-        adapt, test = (_shifted(data.test.take(half), chosen[:1], scenario.shifts, data.num_classes, key) for half in halves)
         id = f"held-out-{concept}"
+        made = [(place, shift) for place, shift in enumerate(scenario.shifts) if _makes(shift, concept)]
+        adapt, test = (data.test.take(half) for half in halves)
+        for place, shift in made[:1]:
+            keys = key.child("shift", place), key.child("shift", place, id)
+            adapt, test = (shift.change(part, data.num_classes, *keys) for part in (adapt, test))
         clients[id], groups[id] = (adapt, test.take(np.arange(0)), test), {"concept": concept}
     return clients, groups
+
+
+def _makes(shift: Shift, concept: str) -> bool:
+    return (shift.family, shift.share_of, shift.group) == ("concept", "clients", concept)

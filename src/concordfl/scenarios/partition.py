@@ -1,23 +1,34 @@
 """Partitions: who gets which examples. Each is named for what it really does, as "Dirichlet" means several things."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..core import ClientId, DataError, Key, Positive, Settings
+from ..core import ClientId, Count, CountOrZero, DataError, Key, Positive, Settings
 from ..data import Dataset
+
+ATTEMPTS = 1000  # draws before a partition is given up
+
+
+class Assignment(NamedTuple):
+    """The places of each client's examples, its true group where the partition makes groups, and who is held out."""
+
+    places: dict[ClientId, np.ndarray]
+    groups: dict[ClientId, str] = {}  # noqa: RUF012 - never changed
+    held_out: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True)
 class Partition(Settings, ABC):
     about: ClassVar[str]
+    needs_clients: ClassVar[bool] = True  # whether the number of clients must be given
 
     @abstractmethod
-    def assign(self, data: Dataset, clients: int | None, key: Key) -> dict[ClientId, np.ndarray]:
-        """The places of each client's training examples; no example goes to two clients."""
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        """Which training examples go to whom; no example goes to two clients."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,7 @@ class Iid(Partition):
 
     about: ClassVar[str] = "equal random shares"
 
-    def assign(self, data: Dataset, clients: int | None, key: Key) -> dict[ClientId, np.ndarray]:
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients)
         return _named(np.array_split(key.numpy().permutation(len(data.train.y)), count))
 
@@ -39,7 +50,7 @@ class DirichletByClient(Partition):
 
     alpha: Positive = 0.5
 
-    def assign(self, data: Dataset, clients: int | None, key: Key) -> dict[ClientId, np.ndarray]:
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         def mix(remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             return rng.dirichlet(np.full(len(remaining), self.alpha))
 
@@ -57,7 +68,7 @@ class Lda(Partition):
 
     alpha: Positive = 1.0
 
-    def assign(self, data: Dataset, clients: int | None, key: Key) -> dict[ClientId, np.ndarray]:
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         def mix(remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             left = remaining > 0
             drawn = np.zeros(len(remaining))
@@ -72,8 +83,9 @@ class Natural(Partition):
     """As the data came: by writer, hospital, domain, or as they were generated."""
 
     about: ClassVar[str] = "by writer, hospital, domain, or as generated"
+    needs_clients: ClassVar[bool] = False
 
-    def assign(self, data: Dataset, clients: int | None, key: Key) -> dict[ClientId, np.ndarray]:
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         if data.owners is None:
             raise DataError("the partition 'natural' needs data that say whose each example is, got data that do not")
         owners = np.unique(data.owners)
@@ -81,33 +93,245 @@ class Natural(Partition):
             if clients > len(owners):
                 raise DataError(f"scenario.clients must be <= {len(owners)}, the owners in these data, got {clients}")
             owners = np.sort(key.numpy().permutation(owners)[:clients])
-        return {str(owner): np.flatnonzero(data.owners == owner) for owner in owners}
+        return Assignment({str(owner): np.flatnonzero(data.owners == owner) for owner in owners})
+
+
+@dataclass(frozen=True)
+class DirichletByClass(Partition):
+    """NIID-Bench: each class is dealt out by Dir(alpha) over clients; who has N/n already gets no more of it."""
+
+    about: ClassVar[str] = "each class dealt over clients by Dir(alpha), at most about N/n each (NIID-Bench)"
+
+    alpha: Positive = 0.5
+    smallest: Count = 10  # redrawn until every client has so many
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        count = _check_count(data, clients, self.smallest)
+        fair = len(data.train.y) / count
+
+        def draw(rng: np.random.Generator) -> list[np.ndarray]:
+            parts: list[list[int]] = [[] for _ in range(count)]
+            for label in range(data.num_classes):
+                places = rng.permutation(np.flatnonzero(data.train.y == label))
+                shares = rng.dirichlet(np.full(count, self.alpha)) * [len(part) < fair for part in parts]
+                cuts = (np.cumsum(shares / shares.sum()) * len(places)).astype(int)[:-1]
+                for part, more in zip(parts, np.split(places, cuts), strict=True):
+                    part.extend(more.tolist())
+            return [np.array(part, dtype=int) for part in parts]
+
+        return _named(_redraw(draw, self.smallest, key))
+
+
+@dataclass(frozen=True)
+class MixtureWeights(Partition):
+    """FedEM and FedGMM: every class is a multinomial over clients, with weights from Dir(alpha)."""
+
+    about: ClassVar[str] = "each class a multinomial over clients with weights ~ Dir(alpha) (FedEM, FedGMM)"
+
+    alpha: Positive = 0.4
+    smallest: Count = 2  # redrawn until every client has so many
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        count = _check_count(data, clients, self.smallest)
+
+        def draw(rng: np.random.Generator) -> list[np.ndarray]:
+            owner = np.empty(len(data.train.y), dtype=int)
+            for label in range(data.num_classes):
+                places = np.flatnonzero(data.train.y == label)
+                owner[places] = rng.choice(count, size=len(places), p=rng.dirichlet(np.full(count, self.alpha)))
+            return [np.flatnonzero(owner == client) for client in range(count)]
+
+        return _named(_redraw(draw, self.smallest, key))
+
+
+@dataclass(frozen=True)
+class LabelsPerClient(Partition):
+    """#C=k: client i holds label i mod C and k-1 further ones; a label's examples are split equally among its holders."""
+
+    about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k)"
+
+    labels: Count = 2  # k
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        count = _check_count(data, clients)
+        if self.labels > data.num_classes:
+            raise DataError(f"scenario.partition.labels must be <= {data.num_classes}, the classes, got {self.labels}")
+        rng = key.numpy()
+        held = []
+        for client in range(count):
+            first = client % data.num_classes
+            others = [label for label in range(data.num_classes) if label != first]
+            held.append({first, *rng.choice(others, size=self.labels - 1, replace=False).tolist()})
+        parts: list[list[int]] = [[] for _ in range(count)]
+        for label in range(data.num_classes):
+            holders = [client for client in range(count) if label in held[client]]
+            places = rng.permutation(np.flatnonzero(data.train.y == label))
+            for client, more in zip(holders, np.array_split(places, max(len(holders), 1)), strict=False):
+                parts[client].extend(more.tolist())
+        return _named([np.array(part, dtype=int) for part in parts])
+
+
+@dataclass(frozen=True)
+class Quantity(Partition):
+    """Sizes ~ Dir(alpha), labels at random."""
+
+    about: ClassVar[str] = "sizes ~ Dir(alpha), labels at random"
+
+    alpha: Positive = 0.5
+    smallest: Count = 10  # redrawn until every client has so many
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        count = _check_count(data, clients, self.smallest)
+
+        def draw(rng: np.random.Generator) -> list[np.ndarray]:
+            cuts = np.cumsum(rng.dirichlet(np.full(count, self.alpha)))[:-1] * len(data.train.y)
+            return np.split(rng.permutation(len(data.train.y)), cuts.astype(int))
+
+        return _named(_redraw(draw, self.smallest, key))
+
+
+@dataclass(frozen=True)
+class Pachinko(Partition):
+    """FedEM's CIFAR-100: a client's mix of coarse labels ~ Dir(coarse_alpha), of fine labels within each ~ Dir(fine_alpha)."""
+
+    about: ClassVar[str] = "coarse labels ~ Dir(coarse_alpha), fine labels within ~ Dir(fine_alpha), equal sizes"
+
+    coarse_alpha: Positive = 0.4
+    fine_alpha: Positive = 10.0
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        if data.coarse is None:
+            raise DataError("the partition 'pachinko' needs data with coarse labels, such as cifar100, got data without")
+        coarse = data.coarse
+
+        def mix(remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+            weights = np.zeros(len(remaining))
+            for group, share in enumerate(rng.dirichlet(np.full(coarse.max() + 1, self.coarse_alpha))):
+                inside = coarse == group
+                weights[inside] = share * rng.dirichlet(np.full(int(inside.sum()), self.fine_alpha))
+            return weights
+
+        return _draw_by_mix(data, _check_count(data, clients), mix, key)
+
+
+@dataclass(frozen=True)
+class Groups(Partition):
+    """Clients in groups, each group with a class mix of its own; the clients of the last groups are held out (FedVC)."""
+
+    about: ClassVar[str] = "clients in groups with a class mix each ~ Dir(alpha); the last groups are held out (FedVC)"
+
+    groups: Count = 5
+    held_out_groups: CountOrZero = 2
+    alpha: Positive = 0.5
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        count = _check_count(data, clients)
+        if self.held_out_groups >= self.groups or self.groups > count:
+            rule = f"scenario.partition.groups must be > held_out_groups ({self.held_out_groups}) and <= clients ({count})"
+            raise DataError(f"{rule}, got {self.groups}")
+        mixes = key.child("mixes").numpy().dirichlet(np.full(data.num_classes, self.alpha), size=self.groups)
+        group_of = np.sort(np.arange(count) % self.groups)
+        next_client = iter(group_of)
+        drawn = _draw_by_mix(data, count, lambda *_: mixes[next(next_client)], key)
+        groups = {id: f"group-{group + 1}" for id, group in zip(drawn.places, group_of, strict=True)}
+        first_held_out = self.groups - self.held_out_groups
+        held_out = tuple(id for id, group in zip(drawn.places, group_of, strict=True) if group >= first_held_out)
+        return Assignment(drawn.places, groups, held_out)
+
+
+@dataclass(frozen=True)
+class Domains(Partition):
+    """Several clients per domain, some of them held out, and held-out clients with all domains mixed (FedVC, Digit-5)."""
+
+    about: ClassVar[str] = "clients per domain with even classes, some held out, and mixed held-out clients (FedVC)"
+    needs_clients: ClassVar[bool] = False
+
+    per_domain: Count = 5
+    held_out_per_domain: CountOrZero = 1
+    mixed: CountOrZero = 5
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        if data.owners is None:
+            raise DataError("the partition 'domains' needs data of several domains, such as digit-domains, got one")
+        rng = key.numpy()
+        places: dict[ClientId, np.ndarray] = {}
+        groups: dict[ClientId, str] = {}
+        held_out: list[ClientId] = []
+        pools: list[list[np.ndarray]] = [[] for _ in range(self.mixed)]
+        for domain in np.unique(data.owners):
+            own = np.flatnonzero(data.owners == domain)
+            count = self.per_domain + self.held_out_per_domain
+            # One share more per domain is dealt to the mixed clients.
+            shares = _even_shares(own, data.train.y, count + (self.mixed > 0), rng)
+            for place in range(count):
+                id = f"{domain}-{place}"
+                places[id], groups[id] = shares[place], str(domain)
+                if place >= self.per_domain:
+                    held_out.append(id)
+            for pool, more in zip(pools, _even_shares(shares[-1], data.train.y, self.mixed, rng), strict=False):
+                pool.append(more)
+        for place, pool in enumerate(pools):
+            id = f"mixed-{place}"
+            places[id], groups[id] = np.concatenate(pool), "mixed"
+            held_out.append(id)
+        return Assignment(places, groups, tuple(held_out))
 
 
 PARTITIONS: dict[str, type[Partition]] = {
+    "dirichlet-by-class": DirichletByClass,
     "dirichlet-by-client": DirichletByClient,
+    "domains": Domains,
+    "groups": Groups,
     "iid": Iid,
+    "labels-per-client": LabelsPerClient,
     "lda": Lda,
+    "mixture-weights": MixtureWeights,
     "natural": Natural,
+    "pachinko": Pachinko,
+    "quantity": Quantity,
 }
 
 
-def _check_count(data: Dataset, clients: int | None) -> int:
+def _check_count(data: Dataset, clients: int | None, smallest: int = 1) -> int:
     if clients is None:
         raise DataError("scenario.clients must be given for this partition, got none")
-    if clients > len(data.train.y):
-        raise DataError(f"scenario.clients must be <= {len(data.train.y)}, the number of examples, got {clients}")
+    if clients * smallest > len(data.train.y):
+        each = "" if smallest == 1 else f" by {smallest}, the smallest client"
+        raise DataError(
+            f"scenario.clients must be <= {len(data.train.y) // smallest}, the number of examples"
+            f" ({len(data.train.y)}){each and ' divided'}{each}, got {clients}"
+        )
     return clients
 
 
-def _named(parts: list[np.ndarray]) -> dict[ClientId, np.ndarray]:
+def _named(parts: Sequence[np.ndarray]) -> Assignment:
     width = len(str(len(parts) - 1))
-    return {f"client-{place:0{width}d}": np.sort(part) for place, part in enumerate(parts)}
+    return Assignment({f"client-{place:0{width}d}": np.sort(part) for place, part in enumerate(parts)})
+
+
+def _redraw(draw: Callable[[np.random.Generator], list[np.ndarray]], smallest: int, key: Key) -> list[np.ndarray]:
+    """The first draw in which every client has `smallest` examples."""
+    for attempt in range(ATTEMPTS):
+        parts = draw(key.child(attempt).numpy())
+        if min(len(part) for part in parts) >= smallest:
+            return parts
+    raise DataError(
+        f"every client must get at least {smallest} examples, got fewer in each of {ATTEMPTS} draws: "
+        "take fewer clients, a larger alpha or a lower scenario.partition.smallest"
+    )
+
+
+def _even_shares(places: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """`count` equal shares of `places`, each class spread evenly over them."""
+    if count == 0:
+        return []
+    by_class = np.concatenate([rng.permutation(places[labels[places] == label]) for label in np.unique(labels[places])])
+    return [by_class[start::count] for start in range(count)]
 
 
 def _draw_by_mix(
     data: Dataset, clients: int, mix: Callable[[np.ndarray, np.random.Generator], np.ndarray], key: Key
-) -> dict[ClientId, np.ndarray]:
+) -> Assignment:
     """Equal sizes, drawn without replacement by a class mix of each client's own; where a class runs out, by the rest."""
     rng = key.numpy()
     pools = [rng.permutation(np.flatnonzero(data.train.y == label)) for label in range(data.num_classes)]

@@ -2,22 +2,33 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from ..core import Key, SettingError, Settings, Share
+from ..core import Count, DataError, Key, Positive, Probability, SettingError, Settings, Share
 from ..data import Arrays
+from .corruptions import CORRUPTIONS, corrupt, rotated, scaled, to_bytes
+
+UNCHANGED = "original"
 
 
 @dataclass(frozen=True)
 class Shift(Settings, ABC):
-    """A change to the data of a share of the clients. Clients with shifts of one family do not overlap."""
+    """A change to the data of a share of the clients, or to a share of every client's examples.
+
+    Clients with shifts of one family do not overlap. With `among`, only clients of that concept are chosen from; with
+    `from_round`, the shift begins in that round: the data drift.
+    """
 
     about: ClassVar[str]
-    family: ClassVar[str]  # what differs: "concept", "feature" or "label"
+    family: ClassVar[str]  # what differs: "concept", "feature", "label" or "joint"
 
     share: Share = 0.25
+    share_of: Literal["clients", "examples"] = "clients"
+    among: str | None = None
+    from_round: Count | None = None
 
     @property
     @abstractmethod
@@ -25,37 +36,220 @@ class Shift(Settings, ABC):
         """The name of the true group of clients with this shift."""
 
     @abstractmethod
-    def apply(self, arrays: Arrays, num_classes: int, key: Key) -> Arrays:
-        """The changed examples; `key` is the same for all clients with this shift."""
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        """Changed examples; `shared` is the same for all clients with this shift, `own` is the client's."""
+
+    def apply(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        if self.share_of == "clients":
+            return self.change(arrays, num_classes, shared, own)
+        chosen = np.sort(own.child("examples").numpy().permutation(len(arrays.y))[: round(self.share * len(arrays.y))])
+        changed = self.change(arrays.take(chosen), num_classes, shared, own)
+        x, y = arrays.x.copy(), arrays.y.copy()
+        x[chosen], y[chosen] = changed.x, changed.y
+        return Arrays(x, y)
 
 
 @dataclass(frozen=True)
 class LabelMap(Shift):
     """Another concept: the same inputs have other labels."""
 
-    about: ClassVar[str] = "labels are renamed: reverse (C-1-y), shift (y+1 mod C), random, or a given list"
+    about: ClassVar[str] = "labels are renamed: reverse (C-1-y), shift (y + `by` mod C), random, or a given list"
     family: ClassVar[str] = "concept"
 
     map: Literal["reverse", "shift", "random"] | tuple[int, ...] = "reverse"
+    by: Count = 1  # for "shift"
 
     @property
     def group(self) -> str:
-        return self.map if isinstance(self.map, str) else "map-" + "-".join(str(label) for label in self.map)
+        if isinstance(self.map, tuple):
+            return "map-" + "-".join(str(label) for label in self.map)
+        return f"shift-{self.by}" if self.map == "shift" and self.by > 1 else self.map
 
-    def apply(self, arrays: Arrays, num_classes: int, key: Key) -> Arrays:
-        return Arrays(arrays.x, self._table(num_classes, key)[arrays.y])
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        return Arrays(arrays.x, self._table(num_classes, shared)[arrays.y])
 
-    def _table(self, num_classes: int, key: Key) -> np.ndarray:
+    def _table(self, num_classes: int, shared: Key) -> np.ndarray:
         labels = np.arange(num_classes)
         if self.map == "reverse":
             return num_classes - 1 - labels
         if self.map == "shift":
-            return (labels + 1) % num_classes
+            return (labels + self.by) % num_classes
         if self.map == "random":
-            return key.child("label-map").numpy().permutation(num_classes)
+            return shared.child("label-map").numpy().permutation(num_classes)
         if len(self.map) != num_classes or not set(self.map) <= set(range(num_classes)):
             raise SettingError(f"map must list {num_classes} labels in 0..{num_classes - 1}, got {list(self.map)}")
         return np.array(self.map)
 
 
-SHIFTS: dict[str, type[Shift]] = {"label-map": LabelMap}
+@dataclass(frozen=True)
+class LabelNoise(Shift):
+    """A share of the labels is replaced by other ones at random."""
+
+    about: ClassVar[str] = "`rate` of the labels replaced by other ones at random"
+    family: ClassVar[str] = "label"
+
+    rate: Probability = 0.2
+
+    @property
+    def group(self) -> str:
+        return f"label-noise-{self.rate:g}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        rng = own.child("label-noise").numpy()
+        wrong = rng.random(len(arrays.y)) < self.rate
+        other = (arrays.y + rng.integers(1, max(num_classes, 2), size=len(arrays.y))) % num_classes
+        return Arrays(arrays.x, np.where(wrong, other, arrays.y))
+
+
+@dataclass(frozen=True)
+class Corrupt(Shift):
+    """A common corruption of images; `random` draws one for each client."""
+
+    about: ClassVar[str] = f"a common corruption at severity 1-5: random, {', '.join(CORRUPTIONS)}"
+    family: ClassVar[str] = "feature"
+
+    name: str = "random"
+    severity: Annotated[int, Ge(1), Le(5)] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name != "random" and self.name not in CORRUPTIONS:
+            raise SettingError(f"name must be random or one of {', '.join(CORRUPTIONS)}, got {self.name!r}")
+
+    @property
+    def group(self) -> str:
+        return f"{'corrupted' if self.name == 'random' else self.name}-{self.severity}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        name = self.name
+        if name == "random":
+            name = list(CORRUPTIONS)[int(own.child("corruption").numpy().integers(len(CORRUPTIONS)))]
+        images = _images(arrays, "corrupt")
+        return Arrays(corrupt(images, name, self.severity, own.child("noise").numpy()), arrays.y)
+
+
+@dataclass(frozen=True)
+class Rotate(Shift):
+    about: ClassVar[str] = "images turned by `degrees`, anti-clockwise"
+    family: ClassVar[str] = "feature"
+
+    degrees: float = 90.0
+
+    @property
+    def group(self) -> str:
+        return f"rotate-{self.degrees:g}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        return Arrays(_turned(_images(arrays, "rotate"), self.degrees), arrays.y)
+
+
+@dataclass(frozen=True)
+class Flip(Shift):
+    about: ClassVar[str] = "images mirrored left to right, or upside down"
+    family: ClassVar[str] = "feature"
+
+    axis: Literal["horizontal", "vertical"] = "horizontal"
+
+    @property
+    def group(self) -> str:
+        return f"flip-{self.axis}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        return Arrays(np.flip(_images(arrays, "flip"), axis=2 if self.axis == "horizontal" else 1).copy(), arrays.y)
+
+
+@dataclass(frozen=True)
+class Invert(Shift):
+    about: ClassVar[str] = "light and dark exchanged"
+    family: ClassVar[str] = "feature"
+
+    @property
+    def group(self) -> str:
+        return "invert"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        return Arrays(255 - _images(arrays, "invert"), arrays.y)
+
+
+@dataclass(frozen=True)
+class Scale(Shift):
+    about: ClassVar[str] = "images larger or smaller about their centre, by `factor`"
+    family: ClassVar[str] = "feature"
+
+    factor: Positive = 0.5
+
+    @property
+    def group(self) -> str:
+        return f"scale-{self.factor:g}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        return Arrays(to_bytes(scaled(_images(arrays, "scale") / 255.0, self.factor)), arrays.y)
+
+
+@dataclass(frozen=True)
+class MissingFeatures(Shift):
+    """The same features are missing at all clients with this shift; missing is 0, which after standardising is the mean."""
+
+    about: ClassVar[str] = "a share of the features (or pixels) is missing: `missing` of them are 0"
+    family: ClassVar[str] = "feature"
+
+    missing: Share = 0.25
+
+    @property
+    def group(self) -> str:
+        return f"missing-{self.missing:g}"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        flat = arrays.x.reshape(len(arrays.x), -1).copy()
+        gone = shared.child("missing").numpy().permutation(flat.shape[1])[: round(self.missing * flat.shape[1])]
+        flat[:, gone] = 0
+        return Arrays(flat.reshape(arrays.x.shape), arrays.y)
+
+
+@dataclass(frozen=True)
+class Joint(Shift):
+    """FedGMM 4.1: images inverted, flipped and turned by 90 degrees, and their labels permuted; or one of the two."""
+
+    about: ClassVar[str] = "images inverted, flipped and turned by 90 degrees, labels permuted (FedGMM)"
+    family: ClassVar[str] = "joint"
+
+    images: bool = True
+    labels: bool = True
+
+    @property
+    def group(self) -> str:
+        return "joint" if self.images and self.labels else "joint-images" if self.images else "joint-labels"
+
+    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+        x, y = arrays
+        if self.images:
+            x = _turned(255 - np.flip(_images(arrays, "joint"), axis=2), 90)
+        if self.labels:
+            y = shared.child("label-map").numpy().permutation(num_classes)[y]
+        return Arrays(x, y)
+
+
+SHIFTS: dict[str, type[Shift]] = {
+    "corrupt": Corrupt,
+    "flip": Flip,
+    "invert": Invert,
+    "joint": Joint,
+    "label-map": LabelMap,
+    "label-noise": LabelNoise,
+    "missing-features": MissingFeatures,
+    "rotate": Rotate,
+    "scale": Scale,
+}
+
+
+def _images(arrays: Arrays, kind: str) -> np.ndarray:
+    if arrays.x.ndim != 4 or arrays.x.dtype != np.uint8:
+        raise DataError(
+            f"the shift {kind!r} needs images, got examples of shape {arrays.x.shape[1:]} and type {arrays.x.dtype}"
+        )
+    return arrays.x
+
+
+def _turned(images: np.ndarray, degrees: float) -> np.ndarray:
+    turned = rotated(images, degrees) if degrees % 90 == 0 else rotated(images / 255.0, degrees)
+    return turned if turned.dtype == np.uint8 else to_bytes(turned)

@@ -1,12 +1,34 @@
 """Data sets by name."""
 
 from ..dataset import Source
+from ..own import Folder, Table
+from .cifar import Cifar10, Cifar100
+from .digit_domains import DigitDomains
 from .digits import Digits
 from .fashion_mnist import FashionMnist
+from .femnist import Femnist
+from .heart_disease import HeartDisease
+from .mnist import Mnist
+from .mnist_m import MnistM
+from .svhn import Svhn
 from .synthetic_mixture import SyntheticMixture
+from .tiny_imagenet import TinyImagenet
+from .usps import Usps
 
 DATASETS: dict[str, type[Source]] = {
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "digit-domains": DigitDomains,
     "digits": Digits,
     "fashion-mnist": FashionMnist,
+    "femnist": Femnist,
+    "folder": Folder,
+    "heart-disease": HeartDisease,
+    "mnist": Mnist,
+    "mnist-m": MnistM,
+    "svhn": Svhn,
     "synthetic-mixture": SyntheticMixture,
+    "table": Table,
+    "tiny-imagenet": TinyImagenet,
+    "usps": Usps,
 }

@@ -11,7 +11,7 @@ from .job import NO_VISIT, NOTHING, Task, TreeSum, Visit
 class Workplace:
     def __init__(self, model: Model, federation: Federation, training: Training, seed: int) -> None:
         self._model, self._federation, self._training, self._seed = model, federation, training, seed
-        self._memos: dict[ClientId, dict[str, Any]] = {}
+        self._memos: dict[ClientId, tuple[int, dict[str, Any]]] = {}  # with the phase of the data they are of
         self._published: dict[str, Tree] = {}
 
     def publish(self, name: str, data: bytes) -> None:
@@ -20,7 +20,7 @@ class Workplace:
 
     def visit(self, task: Task, id: ClientId, state: bytes | None, message: Tree) -> Visit:
         """Do `task` for one client."""
-        splits = self._splits(id)
+        splits = self._splits(id, task.round)
         client = Client(
             id,
             splits.train,
@@ -40,7 +40,7 @@ class Workplace:
         except Exception as error:
             where = f"client {id!r}, stage {task.stage!r}, step {task.step!r}, round {task.round}"
             raise ClientStepError(f"{where}: {type(error).__name__}: {error}") from error
-        return Visit(reply, tree.num_bytes(reply), packed, refused, bool(self._memos.get(id)))
+        return Visit(reply, tree.num_bytes(reply), packed, refused, bool(self._memos[id][1]))
 
     def visit_all(
         self,
@@ -63,9 +63,12 @@ class Workplace:
             visits.append(visit._replace(reply=None))
         return (total.total if additive else replies), visits
 
-    def _splits(self, id: ClientId) -> Splits:
-        splits = self._federation.splits(id)
-        memo = self._memos.setdefault(id, {})
+    def _splits(self, id: ClientId, round: int) -> Splits:
+        splits = self._federation.splits(id, round)
+        phase = self._federation.phase(id, round)
+        if self._memos.get(id, (phase, {}))[0] != phase:
+            del self._memos[id]  # the examples have drifted
+        _, memo = self._memos.setdefault(id, (phase, {}))
         return splits._replace(train=Examples(splits.train.x, splits.train.y, memo))
 
     def _get_published(self, name: str) -> Tree:

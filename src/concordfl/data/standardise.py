@@ -1,0 +1,55 @@
+"""Standardisation of tabular features as a federation would do it: from sums over clients, no example leaves its client."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core import DataError
+from .federation import Arrays
+
+
+class Moments(NamedTuple):
+    """What a client would send: per feature the number of values that are there, their sum and their sum of squares."""
+
+    present: np.ndarray
+    total: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "Moments":
+        present = np.isfinite(arrays.x)
+        x = np.where(present, arrays.x, 0).astype(np.float64)
+        return cls(present.sum(axis=0), x.sum(axis=0), (x**2).sum(axis=0))
+
+    def __add__(self, other: Any) -> "Moments":
+        return Moments(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Standard(NamedTuple):
+    """Mean and deviation of every feature over all clients' training examples."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def from_clients(cls, parts: Iterable[Arrays]) -> "Standard":
+        first, *rest = (Moments.of(part) for part in parts)
+        moments = sum(rest, start=first)
+        if not moments.present.all():
+            raise DataError(f"every feature must have a value somewhere, got none for feature {int(moments.present.argmin())}")
+        mean = moments.total / moments.present
+        variance = np.maximum(moments.squares / moments.present - mean**2, 0)
+        # A feature that never varies carries nothing; 1 keeps it at 0.
+        return cls(mean, np.where(variance > 1e-12 * (1 + mean**2), np.sqrt(variance), 1.0))
+
+    def apply(self, arrays: Arrays) -> Arrays:
+        x = (np.where(np.isfinite(arrays.x), arrays.x, self.mean) - self.mean) / self.deviation
+        return Arrays(x.astype(np.float32), arrays.y)
+
+    def to_record(self) -> dict[str, list[float]]:
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+
+    @classmethod
+    def from_record(cls, record: dict[str, list[float]]) -> "Standard":
+        return cls(np.array(record["mean"]), np.array(record["deviation"]))

@@ -1,0 +1,85 @@
+"""What a run would be, without doing it: `concordfl run FILE --dry-run`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+
+from . import runner
+from .config import Config
+from .data import Arrays, Federation
+from .engine.executors import Serial, Workplace
+from .engine.experiment import Experiment, Turn
+from .report.tables import size
+
+MANY = 30  # clients beyond which only some are shown
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def preview(settings: Config) -> Iterator[RenderableType]:
+    """The complete configuration, the clients and their labels, the model, and the bytes of a round in every stage."""
+    federation = runner.make_federation(settings)
+    settings.run.cohort_size(len(federation.participants))
+    model = runner.make_model(settings, federation)
+    yield settings.to_toml()
+    yield _clients(federation)
+    yield f"{settings.model.name}: {model.num_parameters:,} parameters"
+    for turn, down, up in _bytes_per_round(settings, federation):
+        yield f"stage {turn.stage.name!r}: {size(down)} down and {size(up)} up in a round"
+
+
+def _clients(federation: Federation) -> Table:
+    ids = (*federation.participants, *federation.held_out)
+    shown = ids if len(ids) <= MANY else (*federation.participants[:MANY], *federation.held_out[:5])
+    table = Table(title=f"{len(federation.participants)} clients, {len(federation.held_out)} held out", title_justify="left")
+    for name in ("client", "train", "validation", "test", f"labels 0..{federation.num_classes - 1}", "group"):
+        table.add_column(name, justify="right" if name in ("train", "validation", "test") else "left", no_wrap=True)
+    for id in shown:
+        splits = federation.splits(id)
+        groups = federation.groups.get(id, {})
+        held_out = " (held out)" if id in federation.held_out else ""
+        table.add_row(
+            id + held_out,
+            *(str(len(part)) for part in splits),
+            histogram(splits.train.y.numpy(), federation.num_classes),
+            ", ".join(value for value in groups.values() if value != "original"),
+        )
+    if len(shown) < len(ids):
+        table.caption = f"{len(ids) - len(shown)} more are not shown"
+    return table
+
+
+def histogram(labels: np.ndarray, num_classes: int) -> str:
+    """A bar per label; a dot where there is none."""
+    counts = np.bincount(labels, minlength=num_classes)
+    heights = np.ceil(counts / max(counts.max(), 1) * (len(BARS) - 1)).astype(int)
+    return "".join(BARS[height] if height else "·" for height in heights)
+
+
+def _bytes_per_round(settings: Config, federation: Federation) -> Iterator[tuple[Turn, int, int]]:
+    """Counted, not calculated: the first round of every stage is played with two examples per client."""
+    small = _two_examples_each(federation)
+    model = runner.make_model(settings, small)
+    executor = Serial(Workplace(model, small, settings.training, settings.run.seed))
+    plan = replace(settings.run, dropout=0.0)
+    experiment = Experiment(settings.algorithm, model, small, settings.training, plan, executor)
+    progress = experiment.start()
+    seen = set()
+    for turn in experiment.turns:
+        if turn.stage.name not in seen:
+            seen.add(turn.stage.name)
+            before = replace(progress.traffic)
+            experiment._play(turn, progress)
+            yield turn, progress.traffic.down - before.down, progress.traffic.up - before.up
+
+
+def _two_examples_each(federation: Federation) -> Federation:
+    def cut(id: str) -> Any:
+        x, y = federation.splits(id).train.x[:2].numpy(), federation.splits(id).train.y[:2].numpy()
+        return Arrays(x, y), Arrays(x[:0], y[:0]), Arrays(x[:0], y[:0])
+
+    made = Federation.build({id: cut(id) for id in federation.participants}, {}, federation.num_classes)
+    return made.with_pooled_client() if "pooled" in federation.bounds else made
