@@ -119,7 +119,7 @@ def compare(
 
 @app.command()
 def adapt(folder: FolderArgument, data: DataOption) -> None:
-    """Let a client that was not in training join a finished run: it adapts to half of its examples and is tested on the rest."""
+    """Let a new client join a finished run: it adapts to half of its examples and is tested on the rest."""
     answer = newcomer.adapt(folder, data)
     console.print(
         f"{answer['client']}: accuracy {tables.percent(answer['tested_on']['accuracy'])} on {answer['tested_on']['examples']} "

@@ -2,10 +2,11 @@
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,10 +126,18 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     if folder is not None and finished is not None:
         return Result(finished, folder.read_records(), folder.path, None)
     began = time.monotonic()
+    recorded = None if folder is None else folder.read_executor()
+    if recorded is not None:
+        settings = replace(settings, run=replace(settings.run, device=recorded["device"]))
     federation = make_federation(settings)
     settings.run.cohort_size(len(federation.participants))  # refuse before any work is done
     model = make_model(settings, federation)
-    choice = choose_executor(settings, federation, model)
+    if recorded is not None:
+        choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
+    else:
+        choice = choose_executor(settings, federation, model)
+        if folder is not None:
+            folder.write_executor({**choice._asdict(), "device": model.device.type})
     with _executor(choice, settings, federation, model) as executor:
         experiment = Experiment(
             settings.algorithm, model, federation, settings.training, settings.run, executor, folder, observe
@@ -158,6 +167,8 @@ def choose_executor(settings: Config, federation: Federation, model: Model) -> C
     """The executor asked for; `auto` takes worker processes where the work repays their start."""
     plan = settings.run
     workers = plan.workers or os.cpu_count() or 1
+    if sys.platform == "win32":
+        workers = min(workers, 30)  # Windows waits for at most 63 handles, two per worker
     if plan.executor == "serial" or (plan.executor == "auto" and model.device.type != "cpu"):
         return Choice("serial", 1, "asked for" if plan.executor == "serial" else f"device is {model.device}")
     if plan.executor == "processes":

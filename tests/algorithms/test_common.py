@@ -89,15 +89,26 @@ def test_one_example_per_client(method):
     assert summary["final"]["local_accuracy"] in (0, 1 / 3, 2 / 3, 1)
 
 
+class Kept:
+    """States that go no further."""
+
+    def __init__(self, states):
+        self.get, self.new = states.get, {}
+
+    def put(self, id, state):
+        self.new[id] = state
+
+
 class Watched(Serial):
     """Keeps what every client was told, had, and said."""
 
-    def perform(self, job, state_of):
-        before = {id: state_of(id) for id in job.ids}
-        individual = super().perform(job._replace(additive=False), state_of)
+    def perform(self, job, states):
+        before = {id: states.get(id) for id in job.ids}
+        after = Kept(states)
+        individual = super().perform(job._replace(additive=False), after)
         if job.task.step != "evaluate":
-            self.seen.append((job, before, individual))
-        return super().perform(job, state_of)
+            self.seen.append((job, before, after.new, individual))
+        return super().perform(job, states)
 
 
 @pytest.fixture
@@ -115,19 +126,19 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
 
 def test_private_state_is_in_no_reply(watched):
     _, _, seen = watched
-    for _, before, outcome in seen:
+    for _, before, after, outcome in seen:
         for id, reply in outcome.value.items():
-            kept = before[id] or outcome.states.get(id)
+            kept = before[id] or after.get(id)
             for private in tensors(tree.unpack(kept)) if kept else ():
                 assert not any(private.shape == sent.shape and torch.equal(private, sent) for sent in tensors(reply))
 
 
 def test_counted_bytes_are_those_of_the_trees(watched):
     _, progress, seen = watched
-    up = sum(tree.num_bytes(reply) for _, _, outcome in seen for reply in outcome.value.values())
+    up = sum(tree.num_bytes(reply) for _, _, _, outcome in seen for reply in outcome.value.values())
     down = sum(
         tree.num_bytes(job.broadcast) * len(job.ids) if job.each is None else sum(map(tree.num_bytes, job.each.values()))
-        for job, _, _ in seen
+        for job, _, _, _ in seen
     )
     published = sum(size * len(progress.publications.delivered[name]) for name, size in progress.publications.size.items())
     assert (progress.traffic.up, progress.traffic.down) == (up, down + published)
@@ -135,7 +146,7 @@ def test_counted_bytes_are_those_of_the_trees(watched):
 
 def test_trees_serialise(watched):
     _, progress, seen = watched
-    for value in (progress.server, *(job.broadcast for job, _, _ in seen), *(outcome.value for _, _, outcome in seen)):
+    for value in (progress.server, *(job.broadcast for job, _, _, _ in seen), *(outcome.value for _, _, _, outcome in seen)):
         assert tree.pack(tree.unpack(tree.pack(value))) == tree.pack(value)
 
 

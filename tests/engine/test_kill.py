@@ -38,8 +38,8 @@ if fault == "checkpoint":
 if fault == "between steps":
     from concordfl.engine.executors import Serial
     jobs, perform = [], Serial.perform
-    def dying(self, job, state_of):
-        outcome = perform(self, job, state_of)
+    def dying(self, job, states):
+        outcome = perform(self, job, states)
         jobs.append(job)
         if len(jobs) >= 12 and job.task.step == "count":
             os.kill(os.getpid(), signal.SIGKILL)

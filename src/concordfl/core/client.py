@@ -1,6 +1,7 @@
 """Client: all that a client step may see, and the only loop over batches in the library."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -43,7 +44,9 @@ class Examples:
         x = self.x[index] if isinstance(index, slice) else self.x.index_select(0, index)
         if x.ndim == 4:
             x = x.permute(0, 3, 1, 2)
-        return x.float().div_(255) if x.dtype == torch.uint8 else x
+        if x.dtype == torch.uint8:
+            return x.float().div_(255)
+        return x.clone() if isinstance(index, slice) else x  # a network may begin with an operation in place
 
     def cached(self, name: str, compute: Callable[[], Any]) -> Any:
         """`compute()`, once per client and process: for what is derived from published things, such as frozen features.
@@ -73,6 +76,7 @@ class Client:
         self.id, self.examples, self.num_classes, self.model = id, examples, num_classes, model
         self.training, self.seed, self.round = training, seed, round
         self._key, self._published = Key(seed, round, id), published
+        self._folding = False  # inside `fold`, drop-out draws are keyed already
 
     @property
     def size(self) -> int:
@@ -126,8 +130,9 @@ class Client:
 
     def grad(self, loss: Callable[[Params, Batch], Tensor], params: Params, batch: Batch) -> Params:
         """The gradient of `loss` at `params` in train mode, by weight name; buffers are left alone."""
-        with self.model.trained(params) as (live, trainable):
-            grads = torch.autograd.grad(loss(live, batch), trainable)
+        keyed = nullcontext() if self._folding else self._key.child("grad", "layers").torch_global()
+        with keyed, self.model.trained(params) as (live, trainable):
+            grads = torch.autograd.grad(loss(live, batch), trainable, allow_unused=True, materialize_grads=True)
         return dict(zip(self.model.weight_names, (grad.contiguous().cpu() for grad in grads), strict=True))
 
     def fold(
@@ -142,9 +147,13 @@ class Client:
         purpose: str = "fit",
     ) -> Carry:
         """`carry = update(carry, batch)` over shuffled mini-batches: `epochs` passes, or exactly `steps` batches."""
-        with self._key.child(purpose, "layers").torch_global():
-            for batch in self._batches(self.examples if data is None else data, weight, epochs, steps, purpose):
-                carry = update(carry, batch)
+        outer, self._folding = self._folding, True
+        try:
+            with self._key.child(purpose, "layers").torch_global():
+                for batch in self._batches(self.examples if data is None else data, weight, epochs, steps, purpose):
+                    carry = update(carry, batch)
+        finally:
+            self._folding = outer
         return carry
 
     def fit(

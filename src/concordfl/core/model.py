@@ -49,6 +49,9 @@ class Model:
         self._live = _tensors(self._train)
         self._eval_live = _tensors(self._eval)
         self._loaded: Params | None = None  # what the second module holds: trees are values, so identity is enough
+        self._training = False
+        # Integer buffers, such as the number of batches seen, are no parameters: every training begins with them anew.
+        self._counters = [(b, b.clone()) for b in self._train.buffers() if not b.is_floating_point()]
         self.weight_names = tuple(name for name, _ in module.named_parameters())
         self.buffer_names = tuple(name for name in self._live if name not in set(self.weight_names))
 
@@ -112,14 +115,14 @@ class Model:
     def call(self, params: Params, inputs: Tensor, part: str | None = None) -> Tensor:
         """The output of the module, or of one of its parts, at `params`.
 
-        Inside `fit`, its own live parameters run the resident module directly, with gradients. Parameters computed from
-        them (a mixture, say) keep their gradients too. Any others are copied into the second module, which runs in eval
-        mode and without gradients.
+        Inside `fit`, its own live parameters run the resident module directly, with gradients. Any others run the second
+        module, in eval mode; those computed from live ones (a mixture, say) keep their gradients.
         """
         if params is self._live:
             return cast(Tensor, _part(self._train, part)(inputs))
         if torch.is_grad_enabled() and any(value.requires_grad for value in params.values()):
-            return cast(Tensor, functional_call(_Part(self._train, part), _under("whole", params), inputs))
+            buffers = {name: params[name].clone() for name in self.buffer_names}
+            return cast(Tensor, functional_call(_Part(self._eval, part), _under("whole", params | buffers), inputs))
         if params is not self._loaded:
             _copy(params, self._eval_live)
             self._loaded = params
@@ -132,20 +135,28 @@ class Model:
 
         Layers with nothing to train are in eval mode, so that frozen normalisation layers keep their statistics.
         """
-        names = set(self.weight_names if only is None else only)
+        names = set(self.names if only is None else only)
         unknown = names - set(self.names)
         if unknown:
             raise SettingError(f"`only` must name parameters of the model, got {sorted(unknown)}")
+        if self._training:
+            raise SettingError("a model can be trained by one `fit` or `grad` at a time, got one inside another")
         _copy(params, self._live)
+        with torch.no_grad():
+            for buffer, start in self._counters:
+                buffer.copy_(start)
         for prefix, part in self._train.named_modules():
-            own = [f"{prefix}.{name}" if prefix else name for name in dict(part.named_parameters(recurse=False))]
-            part.training = not own or any(name in names for name in own)
+            part.training = _is_trained(prefix, part, names)
         trainable = []
         for name in self.weight_names:
             self._live[name].requires_grad_(name in names)
             if name in names:
                 trainable.append(self._live[name])
-        yield self._live, trainable
+        self._training = True
+        try:
+            yield self._live, trainable
+        finally:
+            self._training = False
 
     def snapshot(self) -> Params:
         """A copy of the resident module's parameters."""
@@ -168,6 +179,15 @@ def _copy(source: Params, target: Params) -> None:
     with torch.no_grad():
         for name, value in target.items():
             value.copy_(source[name])
+
+
+def _is_trained(prefix: str, part: nn.Module, names: Collection[str]) -> bool:
+    """Whether a layer is in train mode: it has something to train, or it has nothing but stands beside what is trained."""
+    own = [*dict(part.named_parameters(recurse=False)), *dict(part.named_buffers(recurse=False))]
+    if own:
+        return any((f"{prefix}.{name}" if prefix else name) in names for name in own)
+    beside = prefix.rpartition(".")[0]
+    return any(name.startswith(f"{beside}." if beside else "") for name in names)
 
 
 def _part(module: nn.Module, part: str | None) -> nn.Module:

@@ -68,7 +68,7 @@ class Key:
 
 
 def _accelerator_generators() -> list[torch.Generator]:
-    if not torch.cuda.is_available():
-        return []
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    return list(torch.cuda.default_generators)
+    if torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        return list(torch.cuda.default_generators)
+    return [torch.mps._get_default_mps_generator()] if torch.backends.mps.is_available() else []

@@ -95,8 +95,8 @@ def subset(params: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tens
 
 def sq_dist(left: Tree, right: Tree) -> Tensor:
     """The squared Euclidean distance over all leaves."""
-    pairs = zip(leaves(left), leaves(right), strict=True)
-    return torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
+    distances = map(lambda a, b: (a - b.to(a.device)).square().sum(), left, right)
+    return torch.stack(list(leaves(distances))).sum()
 
 
 def num_bytes(tree: Tree) -> int:
@@ -122,6 +122,20 @@ def is_finite(tree: Tree) -> bool:
         elif isinstance(leaf, float) and not math.isfinite(leaf):
             return False
     return True
+
+
+def normal(tree: Tree) -> Tree:
+    """The same values in the form in which `unpack` gives them: no gradients, on the CPU, in the default memory layout.
+
+    Kernels may add in another order where the layout is another one; in this form all executors see the same bits.
+    """
+    if isinstance(tree, Tensor):
+        return tree.detach().cpu().contiguous()
+    if isinstance(tree, dict):
+        return {_key(key): normal(value) for key, value in tree.items()}
+    if is_leaf(tree):
+        return _plain(tree)
+    return _rebuild(tree, [normal(child) for child in tree])
 
 
 def equal(left: Tree, right: Tree) -> bool:
@@ -186,19 +200,27 @@ def _describe(tree: Tree, tensors: dict[str, Tensor]) -> Any:
         name = str(len(tensors))
         tensors[name] = tree.detach().cpu().contiguous()
         return ["tensor", name]
-    if tree is None or isinstance(tree, (bool, int, float, str)):
-        return ["value", tree]
     if isinstance(tree, dict):
-        for key in tree:
-            if not isinstance(key, (str, int)):
-                raise TypeError(f"a tree's keys must be strings or integers, got {key!r}")
-        return ["dict", [[key, _describe(value, tensors)] for key, value in tree.items()]]
+        return ["dict", [[_key(key), _describe(value, tensors)] for key, value in tree.items()]]
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         kind = f"{type(tree).__module__}:{type(tree).__qualname__}"
         return ["named", kind, [_describe(value, tensors) for value in tree]]
     if isinstance(tree, (list, tuple)):
         return [type(tree).__name__, [_describe(value, tensors) for value in tree]]
-    raise TypeError(f"a tree's leaves must be tensors, numbers, strings or None, got {type(tree).__name__}")
+    return ["value", _plain(tree)]
+
+
+def _plain(leaf: Any) -> Any:
+    # The exact types: a numpy number is a float too, and would come back as another type.
+    if leaf is not None and type(leaf) not in (bool, int, float, str):
+        raise TypeError(f"a tree's leaves must be tensors, numbers, strings or None, got {type(leaf).__name__}")
+    return leaf
+
+
+def _key(key: Any) -> Any:
+    if type(key) not in (str, int):
+        raise TypeError(f"a tree's keys must be strings or integers, got {key!r}")
+    return key
 
 
 def _restore(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:

@@ -54,9 +54,7 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
     published = {}
     for name, data in progress.publications.data.items():
         digest = hashlib.sha256(data).hexdigest()
-        file = folder / f"published-{digest}.bin"
-        if not file.exists():
-            write_atomically(file, data)
+        _write_once(folder / f"published-{digest}.bin", data)
         published[name] = {
             "sha256": digest,
             "size": progress.publications.size[name],
@@ -132,10 +130,14 @@ def _load(folder: Path, manifest: Path, states: ClientStates) -> Progress:
 def _write_server(folder: Path, round: int, server: Tree) -> dict[str, str]:
     data = tree.pack(server)
     entry = {"file": f"server-{round:08d}.bin", "sha256": hashlib.sha256(data).hexdigest()}
-    path = folder / entry["file"]
+    _write_once(folder / entry["file"], data)
+    return entry
+
+
+def _write_once(path: Path, data: bytes) -> None:
+    """What is there and whole is left alone."""
     if not path.exists() or path.read_bytes() != data:
         write_atomically(path, data)
-    return entry
 
 
 def _read_server(folder: Path, entry: dict[str, str]) -> Tree:
@@ -168,7 +170,11 @@ def _clean_up(folder: Path, keep: int) -> None:
     kept = manifests[-keep:]
     named = {manifest.name for manifest in kept}
     for manifest in kept:
-        body = _unseal(manifest)
+        try:
+            body = _unseal(manifest)
+        except (CheckpointError, ValueError, KeyError):
+            named.remove(manifest.name)  # damaged, and older than one that is whole
+            continue
         named.add(body["server"]["file"])
         if body["selected"]:
             named.add(body["selected"][2]["file"])

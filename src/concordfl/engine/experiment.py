@@ -31,6 +31,7 @@ from .checkpoint import Progress, Selected
 from .client_states import ClientStates, DiskStates, MemoryStates
 from .plan import Plan
 from .records import RunFolder
+from .traffic import Publications
 
 
 class Turn(NamedTuple):
@@ -89,7 +90,7 @@ class Experiment:
 
     def start(self) -> Progress:
         """The state of affairs before the first round."""
-        return Progress(self.algorithm.init_server(self.task, self.plan.seed), self._new_states())
+        return Progress(tree.normal(self.algorithm.init_server(self.task, self.plan.seed)), self._new_states())
 
     def restore(self) -> Progress:
         """The state of affairs at the newest checkpoint; before the first round if there is none yet."""
@@ -135,17 +136,25 @@ class Experiment:
     def _play(self, turn: Turn, progress: Progress) -> None:
         """One round. Server state and client states come to count together, or, if nobody answered, not at all."""
         cohort = self._assemble(turn, progress)
-        asked = set(cohort.ids)
+        asked, published = set(cohort.ids), progress.publications.copy()
         try:
             server = turn.stage.play(progress.server, cohort)
         except NoReplies:
             progress.states.discard()
+            self._take_back(progress, published)
         else:
-            progress.server = server
+            progress.server = tree.normal(server)
             progress.states.commit()
         if turn.stage.everyone:
             progress.absent = asked - set(cohort.ids)
         progress.round = turn.round
+
+    def _take_back(self, progress: Progress, before: Publications) -> None:
+        """What a void round has published does not count."""
+        for name, data in before.data.items():
+            if progress.publications.data[name] != data:
+                self.executor.publish(name, data)
+        progress.publications = before
 
     def _assemble(self, turn: Turn, progress: Progress) -> Cohort:
         key = Key(self.plan.seed, "server", turn.stage.name, turn.stage_round)
@@ -153,7 +162,7 @@ class Experiment:
             ids = self.population
         else:
             present = [id for id in self.population if id not in progress.absent] or self.population
-            ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.round))
+            ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round))
         requests = iter(range(1_000_000))
 
         def ask(request: Request) -> Answer:
@@ -177,17 +186,16 @@ class Experiment:
 
     def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
         step = getattr(request.step, "__name__", "step")
-        lost = sampling.dropouts(request.ids, self.plan.dropout, Key(self.plan.seed, "dropout", turn.round, number))
+        lost = sampling.dropouts(request.ids, self.plan.dropout, Key(self.plan.seed, "dropout", turn.stage_round, number))
         task = executors.Task(StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True)
-        job = executors.Job(task, request.ids, request.broadcast, request.each, request.additive, lost)
-        outcome = self.executor.perform(job, progress.states.get)
+        broadcast, each = tree.normal(request.broadcast), request.each and tree.normal(dict(request.each))
+        job = executors.Job(task, request.ids, broadcast, each, request.additive, lost)
+        outcome = self.executor.perform(job, progress.states)
         if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
             raise ClientStepError(
                 f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply must be finite, got NaN or "
                 f"infinity from all of {len(outcome.refused)} clients: is the learning rate too high?"
             )
-        for id, state in outcome.states.items():
-            progress.states.put(id, state)
         progress.refused += len(outcome.refused)
         progress.traffic.count(job, outcome)
         progress.traffic.add(progress.publications.deliver(request.ids), 0)
@@ -219,9 +227,9 @@ class Experiment:
         task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
         same = all(message is messages[ids[0]] for message in messages.values())
-        broadcast, each = (messages[ids[0]], None) if same else (None, messages)
+        broadcast, each = (tree.normal(messages[ids[0]]), None) if same else (None, tree.normal(messages))
         job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
-        outcome = self.executor.perform(job, _no_state if new else progress.states.get)
+        outcome = self.executor.perform(job, NoStates() if new else progress.states)
         progress.traffic.count(job, outcome, evaluation=True)
         replies: dict[ClientId, Tree] = outcome.value
         return replies
@@ -277,8 +285,14 @@ class Experiment:
         }
 
 
-def _no_state(id: ClientId) -> None:
-    """A client that was not in training has none."""
+class NoStates:
+    """Of clients that were not in training: they have none, and nothing of them is kept."""
+
+    def get(self, id: ClientId) -> None:
+        return None
+
+    def put(self, id: ClientId, state: bytes) -> None:
+        return None
 
 
 def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:

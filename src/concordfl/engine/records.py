@@ -29,7 +29,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: str) -> "RunFolder":
         """A new run in `path`, which must not hold anything yet."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(_counts(entry) for entry in path.iterdir())):
             what = "a run" if (path / "config.toml").exists() else "files"
             hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
             raise CheckpointError(
@@ -82,17 +82,29 @@ class RunFolder:
             return []
         return [json.loads(line) for line in self.records_file.read_text().splitlines()]
 
+    # --- how it is run ----------------------------------------------------------------------------------------------
+
+    def write_executor(self, choice: Mapping[str, Any]) -> None:
+        """A run that is resumed goes on with the executor, and on the device, that it began with."""
+        write_atomically(self.path / "executor.json", to_json(choice) + "\n")
+
+    def read_executor(self) -> dict[str, Any] | None:
+        return self._read_json("executor.json")
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        file = self.path / "summary.json"
+        return self._read_json("summary.json")
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        file = self.path / name
         if not file.exists():
             return None
-        summary: dict[str, Any] = json.loads(file.read_text())
-        return summary
+        content: dict[str, Any] = json.loads(file.read_text())
+        return content
 
     def write_model(self, name: str, server: Tree) -> None:
         """The tensors of the server's state as safetensors, by their dotted names: what a user deploys."""
@@ -102,6 +114,11 @@ class RunFolder:
         if tensors:
             (self.path / "models").mkdir(exist_ok=True)
             write_atomically(self.path / "models" / f"{name}.safetensors", save(tensors))
+
+
+def _counts(entry: Path) -> bool:
+    """Whether a file makes a folder a used one: not what a run that was killed at once leaves behind."""
+    return entry.name != ".lock" and entry.suffix != ".partial"
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

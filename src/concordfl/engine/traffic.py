@@ -42,6 +42,12 @@ class Publications:
         self.size: dict[str, int] = {}
         self.delivered: dict[str, set[ClientId]] = {}
 
+    def copy(self) -> "Publications":
+        other = Publications()
+        other.data, other.size = dict(self.data), dict(self.size)
+        other.delivered = {name: set(ids) for name, ids in self.delivered.items()}
+        return other
+
     def publish(self, name: str, data: bytes, size: int) -> bool:
         """Take `data`; False where the very same is out already, which costs nothing again."""
         if self.data.get(name) == data:

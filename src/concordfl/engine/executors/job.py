@@ -49,12 +49,19 @@ class Visit(NamedTuple):
 NO_VISIT = Visit(None, 0, None, refused=False, memo=False)  # to a client that will not answer
 
 
+class States(Protocol):
+    """Where an executor gets clients' packed states, and puts changed ones as soon as they are there."""
+
+    def get(self, id: ClientId) -> bytes | None: ...
+
+    def put(self, id: ClientId, state: bytes) -> None: ...
+
+
 class Outcome(NamedTuple):
-    """The total of the replies, or the replies by client; their bytes; changed states; and the replies refused."""
+    """The total of the replies, or the replies by client; their bytes; and the replies refused."""
 
     value: Any
     sent: dict[ClientId, int]
-    states: dict[ClientId, bytes]
     refused: tuple[ClientId, ...]
 
 
@@ -62,7 +69,6 @@ def outcome_of(value: Any, visits: Mapping[ClientId, Visit]) -> Outcome:
     return Outcome(
         value,
         sent={id: visit.size for id, visit in sorted(visits.items()) if not visit.refused},
-        states={id: visit.state for id, visit in sorted(visits.items()) if visit.state is not None},
         refused=tuple(id for id, visit in sorted(visits.items()) if visit.refused),
     )
 
@@ -72,7 +78,7 @@ class Executor(Protocol):
 
     name: str
 
-    def perform(self, job: Job, state_of: Callable[[ClientId], bytes | None]) -> Outcome: ...
+    def perform(self, job: Job, states: States) -> Outcome: ...
 
     def publish(self, name: str, data: bytes) -> None: ...
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
@@ -27,9 +27,10 @@ import torch
 from ...core import ClientId, ClientStepError, Model, Training, Tree, WorkerError, tree
 from ...data import Federation
 from ..memory import keep_freed_memory
-from .job import NOTHING, Job, Outcome, TreeSum, Visit, outcome_of
+from .job import NOTHING, Job, Outcome, States, TreeSum, Visit, outcome_of
 from .workplace import Workplace
 
+EMPTY = tree.pack(None)  # the message to a client that will not answer
 ATTEMPTS = 3  # how often a block may take its worker down before the run is given up
 
 
@@ -78,7 +79,22 @@ class Processes:
 
     # --- the executor's methods -------------------------------------------------------------------------------------
 
-    def perform(self, job: Job, state_of: Callable[[ClientId], bytes | None]) -> Outcome:
+    def perform(self, job: Job, states: States) -> Outcome:
+        try:
+            return self._perform(job, states)
+        except BaseException:
+            # Whoever is still at this job would answer into the next one.
+            for worker in self._workers:
+                if worker.block is not None:
+                    worker.process.kill()
+            raise
+
+    def _perform(self, job: Job, states: States) -> Outcome:
+        for worker in self._workers:
+            if worker.block is not None:  # left over from a job that failed
+                worker.process.join()
+                worker.pipe.close()
+                self._workers[worker.number] = self._start(worker.number)
         self._jobs += 1
         length, task = self._post(job.broadcast), pickle.dumps(job.task)
         pool = Pool(job, self._federation.size, self._home, len(self._workers))
@@ -91,8 +107,8 @@ class Processes:
                 if worker.block is None and (block := pool.take(worker.number)) is not None:
                     worker.block = block
                     each = None if job.each is None else [None if id is None else tree.pack(job.each[id]) for id in block.ids]
-                    states = [None if id is None else state_of(id) for id in block.ids]
-                    self._send(worker, ("block", self._jobs, task, block.ids, length, each, states, job.additive))
+                    before = [None if id is None else states.get(id) for id in block.ids]
+                    self._send(worker, ("block", self._jobs, task, block.ids, length, each, before, job.additive))
 
         hand_out()
         while any(worker.block for worker in self._workers):
@@ -109,7 +125,9 @@ class Processes:
                 hand_out()  # before the result is looked at, so that the worker need not wait
                 for id, visit in zip(block.ids, result.visits, strict=True):
                     if id is not None:
-                        visits[id] = visit
+                        visits[id] = visit._replace(state=None)
+                        if visit.state is not None:
+                            states.put(id, visit.state)
                         if visit.memo:
                             self._home[id] = worker.number
                 if not job.additive:
@@ -126,7 +144,10 @@ class Processes:
 
     def close(self) -> None:
         for worker in self._workers:
-            self._send(worker, ("stop",))
+            if worker.block is None:
+                self._send(worker, ("stop",))
+            else:
+                worker.process.kill()
         for worker in self._workers:
             worker.process.join(timeout=5)
             if worker.process.is_alive():
@@ -272,7 +293,7 @@ def _work(pipe: Connection, model: Model, federation: Federation, training: Trai
             case ("block", job, task, ids, length, each, states, additive):
                 if each is None and job != last_job:
                     broadcast, last_job = tree.unpack(board.numpy()[:length].tobytes()), job
-                messages = [broadcast] * len(ids) if each is None else [data and tree.unpack(data) for data in each]
+                messages = (broadcast if each is None else tree.unpack(each[place] or EMPTY) for place in range(len(ids)))
                 result = _do_block(workplace, task, ids, messages, states, additive)
                 with contextlib.suppress(OSError):  # the parent is gone; the listener is about to end this process
                     pipe.send_bytes(pickle.dumps(result))
@@ -285,21 +306,24 @@ def _listen(pipe: Connection, orders: "SimpleQueue[tuple[Any, ...]]") -> None:
             orders.put(pipe.recv())
     except (EOFError, OSError):
         os._exit(1)
+    except BaseException:
+        traceback.print_exc()  # an order that cannot be read: the parent sees a dead worker, not a silent one
+        os._exit(1)
 
 
 def _do_block(
     workplace: Workplace,
     task: bytes,
     ids: Sequence[ClientId | None],
-    messages: Sequence[Tree],
+    messages: Iterable[Tree],
     states: Sequence[bytes | None],
     additive: bool,
 ) -> Result:
     try:
         value, visits = workplace.visit_all(pickle.loads(task), ids, states, messages, additive)
+        return Result(None if value is NOTHING else tree.pack(value), tuple(visits))
     except Exception as error:
         return Result(None, (), (str(error), traceback.format_exc()))
-    return Result(None if value is NOTHING else tree.pack(value), tuple(visits))
 
 
 @contextlib.contextmanager

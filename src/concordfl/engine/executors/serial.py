@@ -1,9 +1,6 @@
 """One client after another in this process: what a debugger wants."""
 
-from collections.abc import Callable
-
-from ...core import ClientId
-from .job import Job, Outcome, outcome_of
+from .job import Job, Outcome, States, outcome_of
 from .workplace import Workplace
 
 
@@ -13,11 +10,11 @@ class Serial:
     def __init__(self, workplace: Workplace) -> None:
         self._workplace = workplace
 
-    def perform(self, job: Job, state_of: Callable[[ClientId], bytes | None]) -> Outcome:
+    def perform(self, job: Job, states: States) -> Outcome:
         ids = job.present()
-        states = (None if id is None else state_of(id) for id in ids)  # one at a time: they may lie on disk
+        before = (None if id is None else states.get(id) for id in ids)  # one at a time: they may lie on disk
         messages = (job.broadcast if job.each is None else job.each[id] for id in job.ids)
-        value, visits = self._workplace.visit_all(job.task, ids, states, messages, job.additive)
+        value, visits = self._workplace.visit_all(job.task, ids, before, messages, job.additive, states.put)
         return outcome_of(value, {id: visit for id, visit in zip(ids, visits, strict=True) if id is not None})
 
     def publish(self, name: str, data: bytes) -> None:

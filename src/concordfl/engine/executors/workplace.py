@@ -1,6 +1,6 @@
 """Workplace: where clients' work is done in one process: the examples, one resident model, memos."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...core import Client, ClientId, ClientStepError, Examples, Model, SettingError, Training, Tree, tree
@@ -34,9 +34,10 @@ class Workplace:
         before = None if state is None else tree.unpack(state)
         try:
             after, reply = task.call(client, splits, before, message)
+            reply = tree.normal(reply)
             refused = task.refuse_non_finite and not tree.is_finite(reply)
-            changed = after is not before and not (before is None and after == {})
-            packed = tree.pack(after) if changed and not refused else None
+            packed = None if refused or (state is None and not after) else tree.pack(after)
+            packed = None if packed == state else packed
         except Exception as error:
             where = f"client {id!r}, stage {task.stage!r}, step {task.step!r}, round {task.round}"
             raise ClientStepError(f"{where}: {type(error).__name__}: {error}") from error
@@ -49,8 +50,12 @@ class Workplace:
         states: Iterable[bytes | None],
         messages: Iterable[Tree],
         additive: bool,
+        keep: Callable[[ClientId, bytes], None] | None = None,
     ) -> tuple[Any, list[Visit]]:
-        """Do `task` for several clients: the sum of their replies (or all of them), and the visits without replies."""
+        """Do `task` for several clients: the sum of their replies (or all of them), and the visits without replies.
+
+        With `keep`, changed states are given to it one by one instead of coming back with the visits.
+        """
         total, replies, visits = TreeSum(len(ids)), {}, []
         for place, (id, state, message) in enumerate(zip(ids, states, messages, strict=True)):
             visit = NO_VISIT if id is None else self.visit(task, id, state, message)
@@ -60,6 +65,9 @@ class Workplace:
                 total.put(place, visit.reply)
             else:
                 replies[id] = visit.reply
+            if keep is not None and id is not None and visit.state is not None:
+                keep(id, visit.state)
+                visit = visit._replace(state=None)
             visits.append(visit._replace(reply=None))
         return (total.total if additive else replies), visits
 
