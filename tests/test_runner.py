@@ -115,3 +115,13 @@ def test_models_with_buffers_run_everywhere():
     }
     serial = cf.run(settings, run={"rounds": 2, "executor": "serial"}).summary["parameters_sha256"]
     assert cf.run(settings, run={"rounds": 2, "executor": "processes", "workers": 2}).summary["parameters_sha256"] == serial
+
+
+def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch):
+    def stop(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cf.run(QUICK, out=tmp_path / "run", observe=stop)
+    monkeypatch.setattr(runner, "choose_executor", lambda *_: pytest.fail("chosen anew"))
+    assert cf.resume(tmp_path / "run").summary["executor"] == "serial"

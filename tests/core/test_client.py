@@ -156,3 +156,23 @@ def test_evaluation_in_large_batches_covers_everything():
     many = Examples(torch.randn(1300, 5), torch.zeros(1300, dtype=torch.int64))
     model = Model(lambda: nn.Linear(5, 3))
     assert toys.client(many, model).logits(model.init(0)).shape == (1300, 3)
+
+
+def test_gradients_with_dropout_are_keyed_and_unused_parameters_have_none(examples):
+    model = Model(toys.BatchNormNet)
+    client, params = toys.client(examples, model), model.init(0)
+    batch = client.fold(lambda first, batch: first or batch, None, steps=1)
+    torch.manual_seed(1)
+    first = client.grad(client.loss, params, batch)
+    torch.manual_seed(2)
+    assert tree.equal(first, client.grad(client.loss, params, batch))
+    features = client.grad(lambda live, b: model.features(live, b.x).sum(), params, batch)
+    assert features["head.weight"].abs().sum() == 0
+
+
+def test_a_network_that_works_in_place_leaves_the_examples_alone():
+    examples = Examples(torch.randn(4, 5), torch.zeros(4, dtype=torch.int64))
+    before = examples.x.clone()
+    model = Model(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 3)))
+    toys.client(examples, model).losses(model.init(0))
+    assert torch.equal(examples.x, before)

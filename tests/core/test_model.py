@@ -100,3 +100,48 @@ def test_a_model_survives_pickling():
     copy = pickle.loads(pickle.dumps(model))
     params, x = model.init(0), Key(0).uniform((2, 1, 28, 28)).float()
     assert torch.equal(copy.logits(params, x), model.logits(params, x))
+
+
+def test_parameters_of_others_keep_their_buffers(model):
+    """A mixture of live and received parameters is evaluated; the received statistics stay as they were."""
+    received, x = model.init(0), torch.randn(6, 5)
+    before = {name: received[name].clone() for name in model.buffer_names}
+    with model.trained(model.init(1)) as (live, _):
+        model.logits({**received, **{name: 0.5 * live[name] for name in model.weight_names}}, x).sum().backward()
+    assert all(torch.equal(received[name], before[name]) for name in before)
+
+
+def test_one_training_at_a_time(model):
+    with model.trained(model.init(0)), pytest.raises(SettingError, match="one inside another"), model.trained(model.init(0)):
+        pass
+    with model.trained(model.init(0)):
+        pass
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, momentum=None, affine=False), nn.Dropout(0.5))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+def test_every_training_begins_anew():
+    model, x = Model(Plain), torch.randn(8, 5)
+
+    def statistics():
+        with model.trained(model.init(0)) as (live, _):
+            model.logits(live, x)
+        return model.snapshot()["encoder.1.running_mean"]
+
+    assert torch.equal(statistics(), statistics())  # a running average counts batches, from zero each time
+
+
+def test_a_frozen_encoder_is_in_eval_mode_altogether():
+    model, params = Model(Plain), Model(Plain).init(0)
+    with model.trained(params, only=model.head_names) as (live, _):
+        outputs = model.logits(live, torch.ones(8, 5))
+    assert torch.allclose(outputs, outputs[:1].expand_as(outputs), atol=1e-6)  # no drop-out
+    assert tree.equal(model.snapshot(), params)

@@ -1,6 +1,7 @@
 from typing import NamedTuple
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -118,3 +119,18 @@ def test_small_functions():
     assert tree.digest(a) != tree.digest(b)
     with pytest.raises(ValueError, match="shorter|longer"):
         tree.map(lambda x, y: x, [1, 2], [1])
+
+
+def test_distances_go_by_key_not_by_order():
+    a = {"x": torch.zeros(2), "y": torch.ones(2)}
+    assert tree.sq_dist(a, {"y": torch.ones(2), "x": torch.zeros(2)}).item() == 0
+
+
+def test_the_normal_form_is_what_unpacking_gives():
+    value = {"t": torch.arange(6.0).reshape(2, 3).T, "g": torch.ones(2, requires_grad=True) * 2, 1: (None, [1.5, "x"])}
+    normal = tree.normal(value)
+    assert normal["t"].is_contiguous()
+    assert not normal["g"].requires_grad
+    assert tree.equal(normal, tree.unpack(tree.pack(value)))
+    with pytest.raises(TypeError, match="leaves must be"):
+        tree.normal({"a": np.float64(1.0)})

@@ -87,3 +87,19 @@ def test_atomic_writing_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="no space"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
+
+
+def test_a_damaged_publication_is_written_again(tmp_path):
+    checkpoint.save(tmp_path, progress(3), keep=2)
+    (published,) = tmp_path.glob("published-*")
+    published.write_bytes(b"damaged")
+    checkpoint.save(tmp_path, progress(4), keep=2)
+    assert same(checkpoint.load(tmp_path, MemoryStates()), progress(4))
+
+
+def test_an_old_damaged_manifest_does_not_stop_new_checkpoints(tmp_path):
+    checkpoint.save(tmp_path, progress(1), keep=3)
+    (tmp_path / "manifest-00000001.json").write_text("damaged")
+    for round in (2, 3):
+        checkpoint.save(tmp_path, progress(round), keep=3)
+    assert not (tmp_path / "manifest-00000001.json").exists()

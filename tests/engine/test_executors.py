@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +19,7 @@ from concordfl.algorithms import FedAvg, Local
 from concordfl.engine.executors.job import NOTHING, Job, TreeSum
 from concordfl.engine.executors.processes import Pool
 from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
 
 
 @dataclass(frozen=True)
@@ -188,3 +190,67 @@ def test_a_broadcast_larger_than_the_last_one_arrives():
     progress = made.run(made.start())
     made.executor.close()
     assert len(progress.server["big"]) == 10**5
+
+
+@dataclass(frozen=True)
+class Columns(FedAvg):
+    """Keeps eigenvectors, which come column by column in memory: sums along rows depend on that."""
+
+    def init_server(self, task, seed):
+        return {"params": task.model.init(seed), "vectors": torch.linalg.eigh(torch.rand(40, 40).T.float() + torch.eye(40))[1]}
+
+    @client_step
+    def train(self, client, state, message):
+        return {"seen": message["vectors"].sum(0)}, {"sum": message["vectors"].sum(0) + client.size}
+
+    def round(self, server, cohort):
+        total = cohort.sum(self.train, broadcast=server)["sum"]
+        matrix = torch.outer(total, total) + torch.diag(torch.arange(40.0))
+        return {**server, "vectors": torch.linalg.eigh(matrix)[1]}
+
+    def message(self, server, client_id):
+        return server["params"]
+
+
+def test_memory_layout_changes_no_bit(tmp_path):
+    def start():
+        torch.manual_seed(0)
+
+    start()
+    plan = Plan(rounds=4, checkpoint_seconds=0)
+    serial = toys.digests(toys.experiment(Columns(), plan=plan))
+    start()
+    assert toys.digests(toys.experiment(Columns(), plan=plan, executor="processes")) == serial
+    start()
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        made = toys.experiment(Columns(), plan=plan, folder=folder)
+        made.observe = lambda event: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.run(made.restore())
+        assert toys.digests(toys.experiment(Columns(), plan=plan, folder=folder)) == serial
+
+
+@dataclass(frozen=True)
+class Numpy(FedAvg):
+    def inspect(self, client, state, message):
+        return {"group": np.int64(3)}
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_reply_that_is_no_tree_is_refused_by_name(executor):
+    with pytest.raises(
+        ClientStepError, match=r"client 'client-\d', stage 'train', step 'evaluate', .*leaves must be .* got int64"
+    ):
+        toys.result(toys.experiment(Numpy(), executor=executor))
+
+
+def test_an_executor_is_of_use_after_a_step_has_failed(tmp_path):
+    made = toys.experiment(toys.Faulty(), executor="processes")
+    with pytest.raises(ClientStepError):
+        made.run(made.start())
+    made.algorithm = toys.Toy()
+    made.turns = toys.experiment(toys.Toy()).turns
+    progress = made.run(made.start())
+    made.executor.close()
+    expected = toys.experiment(toys.Toy())
+    assert progress.states.digest() == expected.run(expected.start()).states.digest()

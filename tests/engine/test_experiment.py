@@ -199,18 +199,14 @@ def test_keys_and_rates_use_the_round_within_the_stage():
 
     @dataclass(frozen=True)
     class Late(FedAvg):
-        @client_step
-        def nothing(self, client, state, message):
-            return state, 0
-
         def idle(self, server, cohort):
-            cohort.sum(self.nothing)
             return server
 
         def stages(self):
             return (Stage("idle", self.idle, rounds=2, everyone=True), Stage("train", self.round))
 
-    assert toys.digests(toys.experiment(Late())) == toys.digests(toys.experiment(FedAvg()))
+    for plan in (Plan(rounds=4), Plan(rounds=4, cohort=3), Plan(rounds=4, cohort=4, dropout=0.3)):
+        assert toys.digests(toys.experiment(Late(), plan=plan)) == toys.digests(toys.experiment(FedAvg(), plan=plan))
 
 
 def test_run_folders(tmp_path):
@@ -227,3 +223,40 @@ def test_run_folders(tmp_path):
         RunFolder.create(tmp_path / "other", "")
     with pytest.raises(CheckpointError, match="must hold config.toml"):
         RunFolder.open(tmp_path / "other")
+
+
+def test_what_a_void_round_has_published_does_not_count():
+    @dataclass(frozen=True)
+    class Rash(toys.Toy):
+        def round(self, server, cohort):
+            cohort.publish("prior", {"counts": torch.full((3,), 99.0)})
+            cohort.sum(self.train, each={})
+            raise AssertionError("not reached")
+
+    made = toys.experiment(Rash(), plan=Plan(rounds=1))
+    progress = made.run(made.start())
+    assert tree.unpack(progress.publications.data["prior"])["counts"].max() < 99
+
+
+def test_a_state_changed_in_place_is_kept():
+    @dataclass(frozen=True)
+    class Sloppy(FedAvg):
+        def init_client(self, client, message):
+            return {"n": 0}
+
+        @client_step
+        def train(self, client, state, message):
+            state["n"] += 1
+            return state, super().train(client, state, message)[1]
+
+    made = toys.experiment(Sloppy(), plan=Plan(rounds=3))
+    progress = made.run(made.start())
+    assert tree.unpack(progress.states.get("client-0")) == {"n": 3}
+
+
+def test_a_folder_in_which_a_run_was_killed_at_once_can_be_used(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.toml.partial").write_text("half")
+    (tmp_path / "run/.lock").touch()
+    with RunFolder.create(tmp_path / "run", "x = 1") as folder:
+        assert (folder.path / "config.toml").read_text() == "x = 1"

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from concordfl import Key, SettingError
+from concordfl.config import Config
 from concordfl.data import Arrays, Dataset
-from concordfl.scenarios import Scenario, build_federation
-from concordfl.scenarios.shift import LabelMap
+from concordfl.scenarios import NAMED, Scenario, build_federation
+from concordfl.scenarios.shift import LabelMap, LabelNoise
 
 SIZE = 400
 # The feature says which example it is and what its label was.
@@ -83,3 +84,54 @@ def test_data_without_a_test_set_have_no_held_out_clients():
 def test_bad_scenarios(scenario, message):
     with pytest.raises(SettingError, match=message):
         build(**scenario)
+
+
+def test_shifts_among_one_concept_only():
+    shifts = (LabelMap(share=0.5), LabelNoise(share=0.4, among="reverse"), LabelNoise(share=0.2, among="original"))
+    made = build(shifts=shifts)
+    counted = Counter((made.groups[id]["concept"], made.groups[id]["label"]) for id in made.participants)
+    assert counted == {
+        ("reverse", "original"): 6,
+        ("reverse", "label-noise-0.2"): 4,
+        ("original", "original"): 8,
+        ("original", "label-noise-0.2"): 2,
+    }
+
+
+def test_clients_can_be_held_out():
+    made = build(hold_out=0.25)
+    assert (len(made.participants), len(made.held_out)) == (15, 5)
+    assert not any(id.startswith("held-out") for id in made.held_out)
+    assert [len(split) for split in made.splits(made.held_out[0])] == [14, 2, 4]
+    with pytest.raises(SettingError, match="hold_out must leave a client to train with"):
+        build(clients=2, hold_out=0.9)
+
+
+def test_standardisation_from_sums_is_that_of_the_pooled_training_examples():
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 5, size=(SIZE, 4)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    x[:, 3] = 7
+    scenario, key = Scenario(clients=20), Key(0, "federation")
+    numbers = Arrays(np.arange(SIZE, dtype=np.float32)[:, None], DATA.train.y)
+    made = build_federation(Dataset(Arrays(x, DATA.train.y), Arrays(x[:0], TEST.y[:0]), 5), scenario, key, standardise=True)
+    raw = build_federation(Dataset(numbers, numbers.take(np.arange(0)), 5), scenario, key)
+    rows = np.concatenate([raw.splits(id).train.x[:, 0].numpy() for id in raw.participants]).astype(int)
+    pooled = x[rows].astype(np.float64)
+    record = made.notes["standardised"]
+    assert np.allclose(record["mean"], np.nanmean(pooled, axis=0), atol=1e-9)
+    assert np.allclose(record["deviation"][:3], np.nanstd(pooled, axis=0)[:3], atol=1e-9)
+    train = np.concatenate([made.splits(id).train.x.numpy() for id in made.participants])
+    assert np.isfinite(train).all()
+    assert (train[:, 3] == 0).all()
+    assert np.allclose(train[:, :3].mean(axis=0), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_mix_makes_clients(name):
+    images = Arrays(np.zeros((3000, 8, 8, 1), dtype=np.uint8), np.arange(3000) % 10)
+    data = Dataset(images, images.take(np.arange(40)), 10, owners=np.repeat(["a", "b", "c"], 1000))
+    config = Config.from_table({"scenario": {"name": name}})
+    made = build_federation(data, config.scenario, Key(0))
+    assert made.participants
+    assert made.held_out

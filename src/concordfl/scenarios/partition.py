@@ -173,21 +173,19 @@ class LabelsPerClient(Partition):
 
 @dataclass(frozen=True)
 class Quantity(Partition):
-    """Sizes ~ Dir(alpha), labels at random."""
+    """Every client has `smallest` examples; the rest is dealt by Dir(alpha). Labels at random."""
 
-    about: ClassVar[str] = "sizes ~ Dir(alpha), labels at random"
+    about: ClassVar[str] = "sizes ~ Dir(alpha) above a smallest one, labels at random"
 
     alpha: Positive = 0.5
-    smallest: Count = 10  # redrawn until every client has so many
+    smallest: Count = 10
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
-        count = _check_count(data, clients, self.smallest)
-
-        def draw(rng: np.random.Generator) -> list[np.ndarray]:
-            cuts = np.cumsum(rng.dirichlet(np.full(count, self.alpha)))[:-1] * len(data.train.y)
-            return np.split(rng.permutation(len(data.train.y)), cuts.astype(int))
-
-        return _named(_redraw(draw, self.smallest, key))
+        count, rng = _check_count(data, clients, self.smallest), key.numpy()
+        rest = len(data.train.y) - count * self.smallest
+        shares = np.cumsum(rng.dirichlet(np.full(count, self.alpha)))[:-1]
+        cuts = (shares * rest).astype(int) + self.smallest * np.arange(1, count)
+        return _named(np.split(rng.permutation(len(data.train.y)), cuts))
 
 
 @dataclass(frozen=True)

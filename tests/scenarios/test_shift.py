@@ -1,0 +1,166 @@
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import zoom
+from torch import nn
+
+import concordfl as cf
+from concordfl import DataError, Key, SettingError
+from concordfl.data import Arrays
+from concordfl.data.datasets import DATASETS
+from concordfl.runner import load_config, make_federation
+from concordfl.scenarios import SHIFTS
+from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
+
+KEYS = Key("shared"), Key("own")
+
+
+@cache
+def digits():
+    return DATASETS["digits"]().load(Key(0))
+
+
+def large(x):
+    """Digits of 32x32, smooth."""
+    return zoom(x, (1, 4, 4, 1), order=1)
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(0)
+    return Arrays(rng.integers(256, size=(6, 12, 12, 3), dtype=np.uint8), np.arange(6) % 4)
+
+
+def change(kind, arrays, **options):
+    return SHIFTS[kind](**options).change(arrays, 4, *KEYS)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_corruptions_give_bytes_the_same_for_the_same_seed(name, channels):
+    rng = np.random.default_rng(0)
+    images = np.repeat(rng.integers(256, size=(5, 28, 28, 1), dtype=np.uint8), channels, axis=3)
+    for severity in (1, 5):
+        first = corrupt(images, name, severity, np.random.default_rng(7))
+        assert first.dtype == np.uint8
+        assert first.shape == images.shape
+        assert first.tobytes() == corrupt(images, name, severity, np.random.default_rng(7)).tobytes()
+        assert not np.array_equal(first, images)
+    assert corrupt(images[:0], name, 3, np.random.default_rng(0)).shape == (0, 28, 28, channels)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_corruptions_move_further_with_severity(name):
+    x = large(digits().train.x[:200])
+    moved = [np.abs(corrupt(x, name, severity, np.random.default_rng(1)).astype(float) - x).mean() for severity in range(1, 6)]
+    assert moved == sorted(moved)
+
+
+@cache
+def clean_model():
+    """A network trained on clean digits, and test digits of 32x32."""
+    data = digits()
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    x = torch.from_numpy(large(data.train.x)).permute(0, 3, 1, 2).float() / 255
+    y = torch.from_numpy(data.train.y)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return module.eval(), large(data.test.x), data.test.y
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_clean_models_error_does_not_fall_with_severity(name):
+    module, x, y = clean_model()
+
+    def error(severity):
+        changed = corrupt(x, name, severity, np.random.default_rng(3)) if severity else x
+        with torch.no_grad():
+            predicted = module(torch.from_numpy(changed).permute(0, 3, 1, 2).float() / 255).argmax(1).numpy()
+        return (predicted != y).mean()
+
+    errors = [error(severity) for severity in (0, 1, 3, 5)]
+    assert errors[0] < 0.1
+    for milder, stronger in itertools.pairwise(errors):
+        assert stronger >= milder - 0.015  # 364 digits: four of them
+
+
+def test_geometry(images):
+    assert np.array_equal(change("rotate", images, degrees=90.0).x, np.rot90(images.x, axes=(1, 2)))
+    assert np.array_equal(change("rotate", images, degrees=-90.0).x, np.rot90(images.x, k=-1, axes=(1, 2)))
+    assert np.array_equal(change("rotate", images, degrees=360.0).x, images.x)
+    assert np.array_equal(change("flip", images).x, images.x[:, :, ::-1])
+    assert np.array_equal(change("flip", images, axis="vertical").x, images.x[:, ::-1])
+    assert np.array_equal(change("invert", images).x, 255 - images.x)
+    small = change("scale", images, factor=0.5).x
+    assert (small[:, :2] == 0).all()
+    assert small[:, 4:8, 4:8].any()
+    assert np.array_equal(change("scale", images, factor=1.0).x, images.x)
+    slanted = change("rotate", images, degrees=10.0).x
+    assert slanted.dtype == np.uint8
+    back = SHIFTS["rotate"](degrees=-10.0).change(Arrays(slanted, images.y), 4, *KEYS).x
+    smooth = np.abs(back[:, 4:8, 4:8].astype(float) - images.x[:, 4:8, 4:8]).mean()
+    assert smooth < np.abs(slanted[:, 4:8, 4:8].astype(float) - images.x[:, 4:8, 4:8]).mean() + 20
+
+
+def test_label_noise_and_missing_features():
+    many = Arrays(np.ones((4000, 8), dtype=np.float32), np.zeros(4000, dtype=int))
+    noisy = change("label-noise", many, rate=0.3)
+    assert (noisy.y != 0).mean() == pytest.approx(0.3, abs=0.03)
+    assert set(noisy.y) == {0, 1, 2, 3}
+    gone = change("missing-features", many, missing=0.5)
+    assert sorted(gone.x.sum(axis=0).tolist()) == [0.0] * 4 + [4000.0] * 4
+
+
+def test_joint_changes_images_and_labels_or_one_of_them(images):
+    both, only_images, only_labels = (change("joint", images, **o) for o in ({}, {"labels": False}, {"images": False}))
+    assert np.array_equal(both.x, only_images.x)
+    assert np.array_equal(both.y, only_labels.y)
+    assert np.array_equal(both.x, np.rot90(255 - images.x[:, :, ::-1], axes=(1, 2)))
+    assert np.array_equal(only_labels.x, images.x)
+    assert not np.array_equal(both.y, images.y)
+
+
+def test_a_share_of_the_examples(images):
+    shifted = SHIFTS["invert"](share=0.5, share_of="examples").apply(images, 4, *KEYS)
+    changed = [not np.array_equal(a, b) for a, b in zip(shifted.x, images.x, strict=True)]
+    assert sum(changed) == 3
+
+
+@pytest.mark.parametrize("kind", ["rotate", "flip", "invert", "scale", "corrupt", "joint"])
+def test_shifts_of_images_refuse_tables(kind):
+    with pytest.raises(DataError, match=f"the shift '{kind}' needs images, got examples of shape"):
+        change(kind, Arrays(np.zeros((3, 4), dtype=np.float32), np.zeros(3, int)))
+
+
+def test_unknown_corruptions_are_refused():
+    with pytest.raises(SettingError, match="name must be random or one of gaussian-noise"):
+        SHIFTS["corrupt"](name="rain")
+    with pytest.raises(SettingError, match="severity must be <= 5, got 6"):
+        SHIFTS["corrupt"](severity=6)
+
+
+def test_drift_begins_at_its_round():
+    settings = {
+        "data": {"name": "digits", "limit": 200},
+        "scenario": {"clients": 2, "shifts": [{"kind": "label-map", "share": 1.0, "from_round": 3}]},
+        "run": {"rounds": 4, "evaluate_every": 1},
+    }
+    federation = make_federation(load_config(settings))
+    before, after = (federation.splits("client-0", round) for round in (2, 3))
+    assert np.array_equal(before.train.x, after.train.x)
+    assert np.array_equal(9 - before.train.y, after.train.y)
+    drifted = cf.run(settings).summary
+    assert (
+        cf.run(settings, run={"executor": "processes", "workers": 2}).summary["parameters_sha256"]
+        == drifted["parameters_sha256"]
+    )
+    steady = cf.run(settings, scenario={"shifts": []}).records
+    assert cf.run(settings).records[1]["local"] == steady[1]["local"]
+    assert cf.run(settings).records[2]["local"] != steady[2]["local"]
