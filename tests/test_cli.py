@@ -1,5 +1,6 @@
 """The command line as a person uses it."""
 
+import json
 import os
 import pty
 import signal
@@ -8,7 +9,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from concordfl import DataError, Key
+from concordfl.data.datasets import DATASETS
+from concordfl.preview import preview
+from concordfl.runner import load_config
+
+ENVIRONMENT = {**os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parent)}
 
 RUN = """
 [run]
@@ -32,9 +41,7 @@ def folder(tmp_path):
 
 def concordfl(folder, *arguments):
     command = [sys.executable, "-m", "concordfl", *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "120"}
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
 
 
 def test_run_and_resume(folder):
@@ -170,6 +177,165 @@ def test_python_m_and_the_command_are_the_same(folder):
         text=True,
         timeout=60,
         check=True,
-        env={**os.environ, "COLUMNS": "120"},
+        env=ENVIRONMENT,
     )
     assert done.stdout == concordfl(folder, "list", "models").stdout
+
+
+def test_dry_run_shows_what_would_be_run(folder):
+    done = concordfl(folder, "run", "run.toml", "--dry-run", "--set", "algorithm.name=fedprox")
+    assert done.returncode == 0, done.stderr
+    assert "mu = 0.01" in done.stdout
+    assert "4 clients, 1 held out" in done.stdout
+    assert "mlp: 4,810 parameters" in done.stdout
+    assert "stage 'train': 77.0 kB down and 77.0 kB up in a round" in done.stdout  # 4 clients x 4,810 x 4 bytes
+    assert not (folder / "runs").exists()
+
+
+EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_dry_run_of_every_experiment(path):
+    settings = load_config(path)
+    try:
+        settings.data.load(Key(0))
+    except DataError as error:
+        pytest.skip(f"the data are not here: {error}")
+    shown = [str(part) for part in preview(settings)]
+    assert any("parameters" in part for part in shown)
+    assert shown[-1].startswith("stage ")
+
+
+def test_adapt_lets_a_new_client_join(folder):
+    for name in ("fedavg", "fedavg-ft", "local"):
+        assert concordfl(folder, "run", "run.toml", "--set", f"algorithm.name={name}", "--out", name).returncode == 0
+    data = DATASETS["digits"]().load(Key(1))
+    np.savez(folder / "clinic.npz", x=data.test.x, y=data.test.y)
+    before = snapshot(folder / "fedavg-ft")
+    answers = []
+    for _ in range(2):
+        done = concordfl(folder, "adapt", "fedavg-ft", "--data", "clinic.npz")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("clinic: accuracy ")
+        answers.append((folder / "fedavg-ft/adapted/clinic.json").read_text())
+    assert answers[0] == answers[1]
+    assert json.loads(answers[0])["adapted_on"] == 182
+    after = snapshot(folder / "fedavg-ft")
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"adapted/clinic.json"}
+    refused = concordfl(folder, "adapt", "local", "--data", "clinic.npz")
+    assert refused.returncode == 2
+    assert "adapt needs a method that has a rule for new clients, got 'local': such methods are " in refused.stderr
+    refused = concordfl(folder, "score", "fedavg", "--data", "clinic.npz")
+    assert refused.returncode == 2
+    assert "score needs a method that models p(x), got 'fedavg'" in refused.stderr
+    np.savez(folder / "odd.npz", x=data.test.x[:, :4], y=data.test.y)
+    assert (
+        "examples must have the shape [1, 8, 8], got [1, 4, 8]"
+        in concordfl(folder, "adapt", "fedavg", "--data", "odd.npz").stderr
+    )
+    np.savez(folder / "odd.npz", x=data.test.x, y=data.test.y + 5)
+    assert "labels must be in 0..9, got 5..14" in concordfl(folder, "adapt", "fedavg", "--data", "odd.npz").stderr
+
+
+def snapshot(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_data_list_and_get(folder):
+    listed = concordfl(folder, "data", "list")
+    assert listed.returncode == 0
+    assert "digits" in listed.stdout
+    refused = concordfl(folder, "data", "get", "digits")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("concordfl: the data set must have a home to fetch from, got 'digits'")
+    refused = concordfl(folder, "data", "get", "mnits")
+    assert refused.stderr == "concordfl: the data set must be a known name, got 'mnits': did you mean 'mnist'?\n"
+
+
+CLIENT = "a,b,y\n1,2,0\n2,3,1\n3,4,0\n4,5,1\n5,6,0\n"
+
+# What is wrong -> (files to write, settings, the beginning of the message)
+BAD_INPUT = {
+    "unknown key": ({}, ["training.lrr=1"], "unknown key 'training.lrr': did you mean 'lr'?"),
+    "negative learning rate": ({}, ["training.lr=-0.1"], "training.lr must be > 0, got -0.1"),
+    "string for a number": ({}, ["run.rounds=many"], "run.rounds must be a whole number, got 'many'"),
+    "missing data set": ({}, ["data.name=tiny-imagenet"], "data set 'tiny-imagenet' must be on this machine, got none"),
+    "a client without examples": (
+        {"own/a.csv": CLIENT, "own/b.csv": "a,b,y\n"},
+        ["data.folder=own"],
+        "client 'b' must have at least one example, got none",
+    ),
+    "labels out of range": (
+        {},
+        ["scenario.shifts=[{kind='label-map', map=[1, 2]}]"],
+        "map must list 10 labels in 0..9, got [1, 2]",
+    ),
+    "NaN in features": (
+        {"own/a.csv": CLIENT.replace("2,3", "2,nan")},
+        ["data.folder=own", "data.standardise=false", "scenario.split=[1.0, 0.0, 0.0]"],
+        "client 'a', train split: features must be finite, got NaN or infinity",
+    ),
+    "clients with different shapes": (
+        {"own/a.csv": CLIENT, "own/b.csv": "a,y\n1,0\n"},
+        ["data.folder=own"],
+        "client 'b': examples must have the shape (2,) of client 'a', got (1,)",
+    ),
+    "more clients than examples": (
+        {},
+        ["scenario.clients=301"],
+        "scenario.clients must be <= 300, the number of examples (300)",
+    ),
+    "cohort share above 1": ({}, ["run.cohort=1.5"], "run.cohort must be a whole number or <= 1, got 1.5"),
+    "batch size 0": ({}, ["training.batch_size=0"], "training.batch_size must be >= 1, got 0"),
+    "model of another width": (
+        {},
+        ["model.name=toy_models:narrow"],
+        "model 'toy_models:narrow' must give 10 outputs, one per class",
+    ),
+    "an image file that is not one": (
+        {"own/a/cat/x.png": "no", "own/a/dog/y.png": "no"},
+        ["data.folder=own"],
+        "own/a/cat/x.png must be an image",
+    ),
+    "a CSV without the label column": (
+        {"own/a.csv": "a,b\n1,2\n"},
+        ["data.folder=own"],
+        "own/a.csv must have a column called 'y'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_has_one_short_message(folder, case):
+    files, settings, message = BAD_INPUT[case]
+    table = RUN if not any("data." in setting for setting in settings) else "[run]\nrounds = 1\n"
+    (folder / "run.toml").write_text(table)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    before = snapshot(folder)
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    done = concordfl(folder, "run", "run.toml", "--out", "out", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"concordfl: {message}")
+    assert len(done.stderr.splitlines()) == 1
+    after = snapshot(folder)
+    assert {name: after[name] for name in before} == before  # nothing of the user's is lost
+    assert not (folder / "out/summary.json").exists()
+
+
+def test_a_damaged_checkpoint_is_said_in_one_line(folder):
+    assert concordfl(folder, "run", "run.toml", "--out", "out").returncode == 0
+    (folder / "out/summary.json").unlink()
+    for manifest in (folder / "out/checkpoint").glob("manifest-*"):
+        manifest.write_text("damaged")
+    before = snapshot(folder / "out")
+    done = concordfl(folder, "resume", "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("concordfl: every checkpoint in out/checkpoint is damaged (manifest-00000004.json: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert {name: data for name, data in snapshot(folder / "out").items() if name != ".lock"} == {
+        name: data for name, data in before.items() if name != ".lock"
+    }

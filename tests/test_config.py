@@ -22,7 +22,8 @@ def test_a_complete_table_comes_back_the_same():
     config = Config.from_table(table)
     assert Config.from_table(tomllib.loads(config.to_toml())) == config
     assert config.scenario.clients is None
-    assert config.to_table()["scenario"]["shifts"] == [{"kind": "label-map", "map": [1, 0], "share": 0.5}]
+    (shift,) = config.to_table()["scenario"]["shifts"]
+    assert {key: shift[key] for key in ("kind", "map", "share")} == {"kind": "label-map", "map": [1, 0], "share": 0.5}
 
 
 def test_defaults_make_a_run():
@@ -68,6 +69,7 @@ def test_overrides():
         "scenario": {"partition": {"kind": "lda"}},
     }
     assert table == {"run": {"rounds": 3}}
+    assert override(table, ["run={seed = 4}"]) == {"run": {"seed": 4}}
     for bad in ("rounds=3", "run.rounds", "run.rounds.deep=3"):
         with pytest.raises(cf.SettingError, match="--set must"):
             override(table, [bad])

@@ -94,19 +94,22 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """`table` with `section.key=value` assignments applied; values are written as in TOML, quotes may be left out."""
+    """`table` with `section.key=value` assignments applied; values are written as in TOML, quotes may be left out.
+
+    `section={...}` replaces a whole section.
+    """
     changed: dict[str, Any] = _copy(table)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        parts = path.strip().split(".")
-        if not equals or len(parts) < 2:
-            raise SettingError(f"--set must be SECTION.KEY=VALUE, got {assignment!r}")
+        parts, value = path.strip().split("."), _value(text.strip())
+        if not equals or (len(parts) < 2 and not isinstance(value, dict)):
+            raise SettingError(f"--set must be SECTION.KEY=VALUE or SECTION={{...}}, got {assignment!r}")
         place = changed
         for part in parts[:-1]:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise SettingError(f"--set must name a key in a table, got {assignment!r}")
-        place[parts[-1]] = _value(text.strip())
+        place[parts[-1]] = value
     return changed
 
 

@@ -1,12 +1,17 @@
+import bz2
 import gzip
+import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
-from concordfl.data.datasets.idx import read_idx
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from concordfl import DataError, Key, SettingError
 from concordfl.data.datasets import DATASETS
+from concordfl.data.datasets.formats import read_idx
 
 KEY = Key(0, "data")
 
@@ -47,7 +52,8 @@ def write_fashion_mnist(folder, train=12, test=6):
 
 
 def test_fashion_mnist_from_files_in_the_official_format(tmp_path, monkeypatch):
-    write_fashion_mnist(tmp_path)
+    (tmp_path / "fashion-mnist").mkdir()
+    write_fashion_mnist(tmp_path / "fashion-mnist")
     monkeypatch.setenv("CONCORDFL_DATA", str(tmp_path))
     data = load("fashion-mnist")
     assert data.train.x.shape == (12, 28, 28, 1)
@@ -57,9 +63,10 @@ def test_fashion_mnist_from_files_in_the_official_format(tmp_path, monkeypatch):
 def test_missing_data_say_where_they_were_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("CONCORDFL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("concordfl.data.datasets.fashion_mnist.SYSTEM", ())
-    with pytest.raises(DataError, match=f"'fashion-mnist' must be on this machine, got none of its files in {tmp_path}"):
-        load("fashion-mnist")
+    with pytest.raises(
+        DataError, match=f"'svhn' must be on this machine, got none of its files in {tmp_path}/svhn, .*data get svhn"
+    ):
+        load("svhn")
 
 
 @pytest.mark.parametrize(
@@ -101,3 +108,188 @@ def test_the_first_clients_may_stay_gaussian():
     assert 0 <= beta.min() <= beta.max() <= 1
     with pytest.raises(SettingError, match="gaussian_clients must be <= 2"):
         load("synthetic-mixture", clients=2, gaussian_clients=3)
+
+
+# --- loaders on small files in the official formats --------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCORDFL_DATA", str(tmp_path))
+    return tmp_path
+
+
+def pictures(count, *shape, seed=0):
+    return np.random.default_rng(seed).integers(256, size=(count, *shape), dtype=np.uint8)
+
+
+def test_mnist_from_idx_files(home):
+    (home / "mnist").mkdir()
+    write_fashion_mnist(home / "mnist")
+    assert load("mnist").train.x.shape == (12, 28, 28, 1)
+
+
+def test_cifar10_from_its_binary_version(home):
+    folder = home / "cifar10/cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    images = pictures(5, 3, 32, 32)
+    for number in (1, 2):
+        (folder / f"data_batch_{number}.bin").write_bytes(b"".join(bytes([n]) + images[n].tobytes() for n in range(5)))
+    (folder / "test_batch.bin").write_bytes(bytes([9]) + images[0].tobytes())
+    data = load("cifar10")
+    assert data.train.y.tolist() == [0, 1, 2, 3, 4] * 2
+    assert np.array_equal(data.train.x[3], images[3].transpose(1, 2, 0))
+    assert data.test.y.tolist() == [9]
+    (folder / "test_batch.bin").write_bytes(b"short")
+    with pytest.raises(DataError, match="must hold records of 3073 bytes, got 5 bytes"):
+        load("cifar10")
+
+
+def test_cifar100_knows_its_coarse_labels(home):
+    folder = home / "cifar100/cifar-100-binary"
+    folder.mkdir(parents=True)
+    for name in ("train.bin", "test.bin"):
+        (folder / name).write_bytes(b"".join(bytes([n // 5, n]) + pictures(1, 3072).tobytes() for n in range(100)))
+    data = load("cifar100")
+    assert data.coarse.tolist() == [n // 5 for n in range(100)]
+    assert data.num_classes == 100
+
+
+def test_svhn_from_matlab_files(home):
+    from scipy.io import savemat
+
+    (home / "svhn").mkdir()
+    images = pictures(4, 32, 32, 3)
+    for name in ("train", "test"):
+        savemat(home / f"svhn/{name}_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": np.array([[1], [10], [3], [9]])})
+    data = load("svhn")
+    assert np.array_equal(data.train.x, images)
+    assert data.train.y.tolist() == [1, 0, 3, 9]
+    (home / "svhn/test_32x32.mat").write_bytes(b"no")
+    with pytest.raises(DataError, match="must be a MATLAB file with X and y"):
+        load("svhn")
+
+
+def test_femnist_as_leaf_writes_it(home):
+    for part in ("train", "test"):
+        (home / "femnist" / part).mkdir(parents=True)
+        own = {"w1": {"x": [[1.0] * 784, [0.0] * 784], "y": [5, 61]}, "w2": {"x": [[0.5] * 784], "y": [0]}}
+        (home / "femnist" / part / "all_data_0.json").write_text(json.dumps({"users": ["w1", "w2"], "user_data": own}))
+    data = load("femnist")
+    assert data.owners.tolist() == ["w1", "w1", "w2"]
+    assert [int(image.max()) for image in data.train.x] == [0, 255, 128]
+    assert data.num_classes == 62
+    (home / "femnist/train/all_data_0.json").write_text("{}")
+    with pytest.raises(DataError, match="must be JSON as LEAF writes it"):
+        load("femnist")
+    (home / "femnist/train/all_data_0.json").unlink()
+    with pytest.raises(DataError, match="must hold JSON files as LEAF writes them, got none"):
+        load("femnist")
+
+
+def test_tiny_imagenet_from_its_folders(home):
+    root = home / "tiny-imagenet/tiny-imagenet-200"
+    (root / "val/images").mkdir(parents=True)
+    (root / "wnids.txt").write_text("n02\nn01\n")
+    for name in ("n01", "n02"):
+        (root / "train" / name / "images").mkdir(parents=True)
+        Image.fromarray(pictures(1, 64, 64, 3)[0]).save(root / "train" / name / "images" / f"{name}_0.JPEG")
+    Image.fromarray(pictures(1, 64, 64)[0]).save(root / "val/images/val_0.JPEG")
+    (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\t62\t62\n")
+    data = load("tiny-imagenet")
+    assert data.train.x.shape == (2, 64, 64, 3)
+    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1], [1])
+    (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn99\t0\n")
+    with pytest.raises(DataError, match="must name classes of wnids.txt, got 'n99'"):
+        load("tiny-imagenet")
+
+
+def test_mnist_m_from_its_folders(home):
+    for part in ("train", "test"):
+        (home / f"mnist-m/mnist_m_{part}").mkdir(parents=True)
+        Image.fromarray(pictures(1, 32, 32, 3)[0]).save(home / f"mnist-m/mnist_m_{part}/0.png")
+        (home / f"mnist-m/mnist_m_{part}_labels.txt").write_text("0.png 7\n")
+    data = load("mnist-m")
+    assert np.array_equal(data.train.x[0], pictures(1, 32, 32, 3)[0])
+    assert data.test.y.tolist() == [7]
+
+
+def test_usps_from_libsvm_files(home):
+    (home / "usps").mkdir()
+    line = "1 " + " ".join(f"{place}:{1 if place < 129 else -1}" for place in range(1, 257)) + "\n"
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (home / "usps" / name).write_bytes(bz2.compress((line + "10 1:0.0\n").encode()))
+    data = load("usps")
+    assert data.train.y.tolist() == [0, 9]
+    assert data.train.x[0, :8].min() == 255
+    assert data.train.x[0, 8:].max() == 0
+    assert data.train.x[1, 0, 0, 0] == 128
+    (home / "usps/usps.bz2").write_bytes(bz2.compress(b"1 nonsense"))
+    with pytest.raises(DataError, match=r"must hold lines of `label place:value ...`, got '1 nonsense' in line 1"):
+        load("usps")
+
+
+def test_heart_disease_from_the_uci_files(home):
+    (home / "heart-disease").mkdir()
+    for number, hospital in enumerate(("cleveland", "hungarian", "switzerland", "va")):
+        rows = [",".join(["50", "1", "?", *["2"] * 10, str(grade)]) for grade in range(number + 1)]
+        (home / f"heart-disease/processed.{hospital}.data").write_text("\n".join(rows) + "\n")
+    data = load("heart-disease")
+    assert data.train.x.shape == (10, 13)
+    assert np.isnan(data.train.x[:, 2]).all()
+    assert data.owners.tolist() == ["cleveland"] + ["hungarian"] * 2 + ["switzerland"] * 3 + ["va"] * 4
+    assert data.train.y.tolist() == [0, 0, 1, 0, 1, 1, 0, 1, 1, 1]
+    (home / "heart-disease/processed.va.data").write_text("a,b\n")
+    with pytest.raises(DataError, match="must hold numbers or \\?, got 'a,b' in line 1"):
+        load("heart-disease")
+
+
+def test_npz_files_are_checked(home):
+    (home / "mnist.npz").write_bytes(b"no")
+    with pytest.raises(DataError, match="must be a readable .npz file"):
+        load("mnist")
+    np.savez(home / "mnist.npz", x_train=np.zeros(1))
+    with pytest.raises(DataError, match="must hold the arrays .* got none called y_train"):
+        load("mnist")
+
+
+SHARED = os.environ.get("CONCORDFL_DATA", "")
+
+
+@pytest.mark.skipif(not (Path(SHARED) / "mnist.npz").is_file(), reason="CONCORDFL_DATA does not hold the real copies")
+@pytest.mark.parametrize(
+    ("name", "train", "shape"),
+    [
+        ("mnist", 60_000, (28, 28, 1)),
+        ("usps", 7_291, (16, 16, 1)),
+        ("mnist-m", 10_000, (32, 32, 3)),
+        ("cifar10", 20_000, (32, 32, 3)),
+        ("heart-disease", 920, (13,)),
+        ("digit-domains", 4 * 1400, (32, 32, 3)),
+    ],
+)
+def test_the_real_copies(name, train, shape):
+    data = load(name)
+    expected = train if name != "digit-domains" else 3 * 1400 + min(1400, 1433)
+    assert (len(data.train.y), data.train.x.shape[1:]) == (expected, shape)
+    assert set(data.train.y) == set(range(data.num_classes))
+    if name == "mnist":
+        assert len(set(data.owners)) == 539
+
+
+def test_unknown_domains_are_refused():
+    with pytest.raises(SettingError, match="domains must be among digits, mnist, mnist-m, svhn, usps, got 'emnist'"):
+        DATASETS["digit-domains"](domains=("emnist",))
+
+
+def test_domains_are_brought_to_one_shape(home):
+    np.savez(
+        home / "usps.npz",
+        x_train=pictures(30, 16, 16),
+        y_train=np.arange(30) % 10,
+        x_test=pictures(5, 16, 16),
+        y_test=np.arange(5),
+    )
+    data = load("digit-domains", domains=("usps", "digits"), per_domain=20)
+    assert data.train.x.shape == (40, 32, 32, 3)
+    assert data.owners.tolist() == ["usps"] * 20 + ["digits"] * 20

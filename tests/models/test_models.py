@@ -5,11 +5,42 @@ from concordfl import Model, SettingError
 from concordfl.models import MODELS, make_builder
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("lenet", 44_426), ("cnn", 2_171_786), ("linear", 7_850), ("mlp", 50_890)])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("lenet", 44_426), ("cnn", 2_171_786), ("linear", 7_850), ("mlp", 50_890), ("femnist_cnn", 6_497_162)],
+)
 def test_sizes_at_28x28(name, parameters):
     model = Model(make_builder(name, (1, 28, 28), 10, {}))
     assert model.num_parameters == parameters
     assert model.logits(model.init(0), torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    # The published networks with a first layer for small images, and ten classes.
+    [("resnet18", 11_173_962), ("resnet50", 23_520_842), ("mobilenet_v2", 2_236_682), ("vgg9", 3_491_530)],
+)
+def test_sizes_at_32x32_in_colour(name, parameters):
+    assert Model(make_builder(name, (3, 32, 32), 10, {})).num_parameters == parameters
+
+
+def test_wide_baselines_have_several_encoders_under_one_head():
+    model = Model(make_builder("lenet", (1, 28, 28), 10, {"width_copies": 5}))
+    assert model.num_parameters == 5 * (44_426 - 850) + 5 * 840 + 10
+    params, x = model.init(0), torch.rand(2, 1, 28, 28)
+    assert model.features(params, x).shape == (2, 5 * 84)
+    assert not torch.equal(params["encoder.encoders.0.0.weight"], params["encoder.encoders.1.0.weight"])
+    with pytest.raises(SettingError, match="width_copies must be a whole number >= 1, got 0"):
+        make_builder("lenet", (1, 28, 28), 10, {"width_copies": 0})
+    with pytest.raises(SettingError, match="needs a model with an encoder and a head, got Sequential"):
+        make_builder("toy_models:narrow", (1, 8, 8), 10, {"width_copies": 2})()
+
+
+def test_normalisation_layers_are_found_inside_residual_branches():
+    model = Model(make_builder("resnet18", (3, 16, 16), 10, {}))
+    assert len(model.normalisation_names) == 4 * 20
+    assert any(".branch." in name for name in model.normalisation_names)
+    assert any(".shortcut." in name for name in model.normalisation_names)
 
 
 def test_head_is_the_last_linear_layer():

@@ -30,11 +30,12 @@ class Svhn(FileSource):
 
 def _read(path: Path) -> Arrays:
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         file = loadmat(path)
         images, labels = file["X"], file["y"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, MatReadError) as error:
         raise DataError(f"{path} must be a MATLAB file with X and y: {error}") from None
     # Images come as (32, 32, 3, N); the digit 0 has the label 10.
     return Arrays(np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels.reshape(-1).astype(np.int64) % 10)

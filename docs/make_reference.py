@@ -1,0 +1,121 @@
+"""The configuration reference, from the settings' own types: `python docs/make_reference.py` writes docs/configuration.md."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from inspect import getdoc, getsource
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from concordfl.algorithms import ALGORITHMS
+from concordfl.core import Settings, Training
+from concordfl.core.optim import SCHEDULES
+from concordfl.core.settings import to_toml
+from concordfl.data.datasets import DATASETS
+from concordfl.engine.plan import Plan
+from concordfl.models import MODELS
+from concordfl.scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
+
+HEAD = """# Configuration reference
+
+A run is a TOML file with the sections below; every key may be left out. `--set section.key=value` overrides any of them.
+Unknown keys are refused with the nearest known one, bad values with the rule and the value. This page is generated from the
+settings' types by `python docs/make_reference.py`.
+"""
+BOUNDS = {Ge: ">= {ge:g}", Gt: "> {gt:g}", Le: "<= {le:g}", Lt: "< {lt:g}"}
+WORDS = {int: "whole number", float: "number", str: "string", bool: "true or false", type(None): None}
+
+
+def rule(hint: Any) -> str:
+    """A type as a reader of the page understands it."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        inner, *marks = get_args(hint)
+        bounds = [BOUNDS[type(mark)].format(**vars_of(mark)) for mark in marks if type(mark) in BOUNDS]
+        return " ".join([rule(inner), *bounds])
+    if origin is Literal:
+        return " / ".join(f"`{value}`" for value in get_args(hint))
+    if origin is tuple:
+        return f"list of {rule(get_args(hint)[0])}"
+    if origin is Union or type(hint).__name__ == "UnionType":
+        return " or ".join(dict.fromkeys(text for text in map(rule, get_args(hint)) if text))
+    if isinstance(hint, type) and issubclass(hint, Settings):
+        return "table"
+    return str(WORDS.get(hint, getattr(hint, "__name__", hint)) or "")
+
+
+def vars_of(mark: Any) -> dict[str, Any]:
+    return {field.name: getattr(mark, field.name) for field in fields(mark)}
+
+
+def comments(kind: type) -> dict[str, str]:
+    """The comment behind each field, of the class and those it builds on."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base in (object, Settings) or base.__module__ in ("abc", "builtins"):
+            continue
+        for line in getsource(base).splitlines():
+            match = re.match(r"    (\w+): .*?#(?! noqa)\s*(.*)$", line)
+            if match:
+                found[match[1]] = match[2].removeprefix("type: ignore").strip()
+    return found
+
+
+def default(field: Any) -> str:
+    value = field.default if field.default is not MISSING else None
+    if value is None:
+        return "-"
+    if isinstance(value, Settings):
+        return type(value).__name__
+    return f"`{to_toml(value)!r}`".replace("'", '"').replace("True", "true").replace("False", "false")
+
+
+def rows(kind: type, skip: set[str]) -> Iterator[str]:
+    hints, notes = get_type_hints(kind, include_extras=True), comments(kind)
+    for field in fields(kind):
+        if field.name not in skip:
+            yield f"| `{field.name}` | {rule(hints[field.name])} | {default(field)} | {notes.get(field.name, '')} |"
+
+
+def table(kind: type, skip: set[str] = frozenset()) -> str:
+    found = list(rows(kind, set(skip)))
+    return "\n".join(["| key | rule | default | |", "|---|---|---|---|", *found]) if found else "No further keys."
+
+
+def family(title: str, intro: str, registry: Mapping[str, Any], key: str, base: set[str] = frozenset()) -> Iterator[str]:
+    yield f"### {title}\n\n{intro}\n"
+    for name, kind in sorted(registry.items()):
+        about = kind.about if hasattr(kind, "about") and isinstance(kind.about, str) else (getdoc(kind) or "").split("\n")[0]
+        yield f'#### `{key} = "{name}"`\n\n{about}\n\n{table(kind, base)}\n'
+
+
+def page() -> str:
+    source = {field.name for field in fields(DATASETS["digits"])}
+    shift = {"share", "share_of", "among", "from_round"}
+    parts = [HEAD, "## [run]\n", table(Plan), "\n## [data]\n", "For every data set:\n", table(DATASETS["digits"]), ""]
+    parts += family("Data sets", "`folder` and `table` are for your own data, see own-data.md.", DATASETS, "name", source)
+    parts += ["## [scenario]\n", table(Scenario), ""]
+    parts += [f"`name` takes a paper's mix of partition and shifts: {', '.join(f'`{name}`' for name in NAMED)}.\n"]
+    parts += family("Partitions", "`partition = { kind = ... }`: who gets which examples.", PARTITIONS, "kind")
+    parts += ["### Shifts\n\n`shifts = [{ kind = ... }, ...]`: how clients differ. For every shift:\n"]
+    parts += ["\n".join(table(SHIFTS["invert"]).splitlines()), ""]
+    parts += list(family("", "", SHIFTS, "kind", shift))[1:]
+    parts += ["## [model]\n", "| name | |\n|---|---|"]
+    parts[-1] += "".join(f"\n| `{name}` | {(getdoc(model) or '').splitlines()[0]} |" for name, model in sorted(MODELS.items()))
+    parts += [
+        "\n`name` may be your own, as `package.module:function`, see own-model.md. `hidden` (mlp) lists the widths of hidden"
+    ]
+    parts += ["layers; `width_copies` puts so many encoders side by side under one head.\n"]
+    parts += ["## [training]\n", table(Training), ""]
+    parts += family("Schedules", "`schedule = { kind = ... }`: the learning rate over rounds.", SCHEDULES, "kind")
+    parts += ["## [algorithm]\n"]
+    for name, kind in sorted(ALGORITHMS.items()):
+        about = kind.about
+        parts.append(f'#### `name = "{name}"`\n\n{about.title} ({about.paper}). Travels: {about.travels}.\n\n{table(kind)}\n')
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "configuration.md").write_text(page())

@@ -1,0 +1,147 @@
+"""A user's own data."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import concordfl as cf
+from concordfl import DataError, Key
+from concordfl.data.own import Folder, Table
+
+CSV = "age,weight,y\n50,70.5,sick\n60,,well\n70,80,well\n"
+
+
+def folder(path, **options):
+    return Folder(folder=str(path), **options).load(Key(0))
+
+
+def test_a_csv_per_client(tmp_path):
+    (tmp_path / "north.csv").write_text(CSV)
+    (tmp_path / "south.csv").write_text(CSV.replace("sick", "unsure"))
+    (tmp_path / "notes.txt").write_text("not a client")
+    data = folder(tmp_path)
+    assert data.classes == ("sick", "unsure", "well")
+    assert data.owners.tolist() == ["north"] * 3 + ["south"] * 3
+    assert data.train.y.tolist() == [0, 2, 2, 1, 2, 2]
+    assert np.isnan(data.train.x[1, 1])
+    assert data.train.x[2].tolist() == [70, 80]
+
+
+def test_one_table_gives_the_same_numbers_as_a_file_per_client(tmp_path):
+    rng = np.random.default_rng(0)
+    header = "a,b,c,label"
+    lines = {name: [f"{a:.3f},{b:.3f},,{k}" if k == 9 else f"{a:.3f},{b:.3f},{c:.3f},{int(a + b > 0)}"
+                    for k, (a, b, c) in enumerate(rng.normal(size=(30, 3)))] for name in ("x", "y", "z")}  # fmt: skip
+    lines = {name: [line if not line.endswith(",9") else line[:-1] + "1" for line in rows] for name, rows in lines.items()}
+    (tmp_path / "clients").mkdir()
+    for name, rows in lines.items():
+        (tmp_path / f"clients/{name}.csv").write_text("\n".join([header, *rows]))
+    table = ["hospital," + header] + [f"{name},{row}" for name, rows in lines.items() for row in rows]
+    (tmp_path / "all.csv").write_text("\n".join(table))
+    files = cf.run(data={"folder": str(tmp_path / "clients"), "label": "label"}, run={"rounds": 3})
+    one = cf.run(data={"table": str(tmp_path / "all.csv"), "client": "hospital", "label": "label"}, run={"rounds": 3})
+    assert one.summary["parameters_sha256"] == files.summary["parameters_sha256"]
+    assert one.summary["final"] == files.summary["final"]
+    assert files.summary["preprocessing"]["classes"] == ["0.0", "1.0"]
+    assert len(files.summary["preprocessing"]["standardised"]["mean"]) == 3
+
+
+def test_npz_files(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=rng.integers(256, size=(6, 9, 9), dtype=np.uint8), y=np.array(list("ppqqrr")))
+    data = folder(tmp_path)
+    assert data.train.x.shape == (12, 9, 9, 1)
+    assert data.train.x.dtype == np.uint8
+    assert data.classes == ("p", "q", "r")
+
+
+def test_folders_of_images(tmp_path):
+    for client in ("one", "two"):
+        for label in ("cat", "dog"):
+            (tmp_path / client / label).mkdir(parents=True)
+            for number in range(2):
+                colour = (number * 100, 50, 0) if label == "cat" else (5, 5, 5)
+                Image.new("RGB", (8, 6), colour).save(tmp_path / client / label / f"{number}.png")
+    data = folder(tmp_path)
+    assert data.train.x.shape == (8, 6, 8, 3)
+    assert data.train.y.tolist() == [0, 0, 1, 1] * 2
+    Image.new("L", (8, 6), 7).save(tmp_path / "one/cat/grey.png")
+    assert folder(tmp_path).train.x.shape == (9, 6, 8, 3)
+    (tmp_path / "one/cat/broken.png").write_text("not an image")
+    with pytest.raises(DataError, match=r"broken.png must be an image"):
+        folder(tmp_path)
+    (tmp_path / "one/cat/broken.png").unlink()
+    Image.new("RGB", (9, 6)).save(tmp_path / "two/dog/wide.png")
+    with pytest.raises(DataError, match=r"wide.png: images must all be \(6, 8\) pixels, got \(6, 9\)"):
+        folder(tmp_path)
+
+
+def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,10\n2,9\n3,9.0\n")
+    assert folder(tmp_path).train.y.tolist() == [1, 0, 0]
+
+
+def put(tmp_path, **files):
+    for name, content in files.items():
+        path = tmp_path / name.replace("_", ".")
+        if isinstance(content, str):
+            path.write_text(content)
+        else:
+            np.savez(path, **content)
+    return tmp_path
+
+
+ROWS = np.zeros((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "must hold a .npz file, a .csv file or a folder per client, got none"),
+        ({"a_csv": ""}, "a.csv must have a header line, got an empty file"),
+        ({"a_csv": "x,z\n1,2\n"}, "a.csv must have a column called 'y', got x, z"),
+        ({"a_csv": "x,y\n1,2,3\n"}, "a.csv, line 2: must have 2 values as the header, got 3"),
+        ({"a_csv": "x,y\nred,2\n"}, "a.csv, line 2: column 'x' must be a number or missing, got 'red'"),
+        ({"a_csv": "x,y\n1,\n"}, "a.csv, line 2: every row must have a label in column 'y', got ''"),
+        ({"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "x,y\n"}, "client 'b' must have at least one example, got none"),
+        ({"a_csv": "x,y\n1,1\n2,1\n"}, r"labels must take at least two values, got \[1.0\]"),
+        ({"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "z,y\n1,1\n"}, "client 'b': columns must be those of client 'a' .x., got z"),
+        (
+            {"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "x,z,y\n1,1,1\n"},
+            "'b': examples must have the shape .1,. of client 'a', got .2,.",
+        ),
+        ({"a_csv": CSV, "a_npz": {"x": ROWS, "y": [0, 1, 1]}}, "one file or folder per client, got several called a"),
+        ({"a_npz": {"x": ROWS}}, "a.npz must hold the arrays x, y, got none called y"),
+        ({"a_npz": {"x": ROWS, "y": [1, 2]}}, "x and y must be equally long, got 3 and 2"),
+        ({"a_npz": {"x": ROWS, "y": ROWS}}, "y must be one label per example, got an array of shape"),
+        ({"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}}, "x must be uint8 images or rows of numbers"),
+        ({"a_npz": "no"}, "a.npz must be a readable .npz file"),
+    ],
+)
+def test_what_does_not_fit_names_the_file_and_the_rule(tmp_path, files, message):
+    with pytest.raises(DataError, match=message) as error:
+        folder(put(tmp_path, **files))
+    assert "\n" not in str(error.value)
+
+
+def test_missing_places(tmp_path):
+    with pytest.raises(DataError, match="data.folder must be a folder"):
+        folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="the table must exist"):
+        Table(table=str(tmp_path / "none.csv")).load(Key(0))
+    (tmp_path / "all.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(DataError, match="must have a column called 'client'"):
+        Table(table=str(tmp_path / "all.csv")).load(Key(0))
+    (tmp_path / "client").mkdir()
+    with pytest.raises(DataError, match="client 'client': .* must hold class folders with images"):
+        folder(tmp_path)
+
+
+def test_nan_without_standardising_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text(CSV)
+    with pytest.raises(DataError, match="features must be finite, got NaN or infinity"):
+        cf.run(data={"folder": str(tmp_path), "standardise": False}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1})
+    (tmp_path / "a.csv").write_text("x,z,y\n1,,1\n2,,2\n")
+    with pytest.raises(DataError, match="every feature must have a value somewhere, got none for feature 1"):
+        cf.run(data={"folder": str(tmp_path)}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1})
