@@ -71,7 +71,7 @@ def experiment(
     if algorithm.pools_data:
         data = data.with_pooled_client()
     plan = Plan(rounds=4, evaluate_every=2) if plan is None else plan
-    model = model_for(algorithm, data, network, **{"hidden": [8]} if network == "mlp" else {})
+    model = model_for(algorithm, data, network, **({"hidden": [8]} if network == "mlp" else {}))
     made = make_executor(executor, model, data, training, plan.seed, workers)
     return Experiment(algorithm, model, data, training, plan, made, folder)
 

@@ -11,7 +11,7 @@ from . import runner
 from .config import Config
 from .engine.files import write_atomically
 
-WORTH_KEEPING = 300.0  # seconds
+WORTH_KEEPING = 30.0  # seconds of a cell: a table of a dozen such takes longer than anybody wants to wait
 
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 

@@ -48,6 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server():
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.files, made.seen, made.break_after = {"/data.bin": CONTENT}, [], None
+    made.handle_error = lambda *_: None  # a connection that is broken off on purpose
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
     made.address = f"http://127.0.0.1:{made.server_port}"

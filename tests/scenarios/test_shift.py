@@ -142,7 +142,7 @@ def test_shifts_of_images_refuse_tables(kind):
 def test_unknown_corruptions_are_refused():
     with pytest.raises(SettingError, match="name must be random or one of gaussian-noise"):
         SHIFTS["corrupt"](name="rain")
-    with pytest.raises(SettingError, match="severity must be <= 5, got 6"):
+    with pytest.raises(SettingError, match="severity must be <= 5 or one of 'random', got 6"):
         SHIFTS["corrupt"](severity=6)
 
 

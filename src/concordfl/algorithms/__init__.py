@@ -4,6 +4,8 @@ from ..core import Algorithm
 from .centralized import Centralized
 from .fedavg import FedAvg
 from .fedavg_ft import FedAvgFineTuned
+from .fedconceptem import FedConceptEM
+from .fedem import FedEM
 from .fedprox import FedProx
 from .local import Local
 
@@ -11,6 +13,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "centralized": Centralized,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFineTuned,
+    "fedconceptem": FedConceptEM,
+    "fedem": FedEM,
     "fedprox": FedProx,
     "local": Local,
 }

@@ -1,6 +1,6 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
-from . import tree
+from . import mixture, tree
 from .algorithm import About, Algorithm, Stage, Task, client_step
 from .client import Batch, Client, ClientId, Examples, ModelId, weighted_loss
 from .cohort import Cohort, Replies
@@ -53,6 +53,7 @@ __all__ = [
     "Weighted",
     "WorkerError",
     "client_step",
+    "mixture",
     "tree",
     "weighted",
     "weighted_loss",

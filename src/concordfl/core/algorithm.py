@@ -71,6 +71,7 @@ class Algorithm(Settings, ABC):
     about: ClassVar[About]
     personal: ClassVar[bool] = False  # whether clients predict with something of their own
     accepts_new_clients: ClassVar[bool] = True  # whether there is a rule for clients that were not in training
+    public_state: ClassVar[frozenset[str]] = frozenset()  # entries of a client's state that only repeat what it has sent
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     pools_data: ClassVar[bool] = False  # whether all training data are pooled first: no federation, for comparison only
 
@@ -104,6 +105,10 @@ class Algorithm(Settings, ABC):
     @abstractmethod
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities."""
+
+    def describe(self, server: Tree) -> dict[str, Any]:
+        """For the records only: what is worth knowing of the server's state."""
+        return {}
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         """For the records only: what is worth knowing of a client, such as `group` or `weights`."""

@@ -217,6 +217,7 @@ class Experiment:
             record["global"] = evaluate.summarise(held_out, "test")
         record["clusters"] = evaluate.grouping(local, self.federation.groups)
         record["inspect"] = {id: reply["inspect"] for id, reply in local.items() if reply["inspect"]}
+        record["server"] = self.algorithm.describe(progress.server)
         record["bytes"] = progress.traffic.to_dict()
         record["refused_replies"] = progress.refused
         return {key: value for key, value in record.items() if value not in (None, {})}
@@ -273,6 +274,7 @@ class Experiment:
             "selected": None if selected is None else figures(selected),
             "selected_on": self.plan.select_on,
             "clusters": final.get("clusters"),
+            "server": final.get("server"),
             "bytes": progress.traffic.to_dict(),
             "refused_replies": progress.refused,
             "seconds": {

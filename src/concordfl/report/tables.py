@@ -36,7 +36,9 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
     """Several methods, each over one or more seeds: mean ± standard deviation over seeds."""
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in ("local accuracy", "worst tenth", "global accuracy", "sent down", "sent up", "seconds"):
+    grouped = any(summary.get("clusters") for summaries in runs.values() for summary in summaries)
+    agreement = ["groups (ARI)"] if grouped else []
+    for name in ("local accuracy", "worst tenth", "global accuracy", *agreement, "sent down", "sent up", "seconds"):
         table.add_column(name, justify="right")
     for method, summaries in runs.items():
         table.add_row(
@@ -44,6 +46,7 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
             spread(summary["final"].get("local_accuracy") for summary in summaries),
             spread(summary["final"].get("local_worst_tenth") for summary in summaries),
             spread(summary["final"].get("global_accuracy") for summary in summaries),
+            *([spread((summary.get("clusters") or {}).get("ari") for summary in summaries)] if grouped else []),
             size(statistics.mean(summary["bytes"]["down"] for summary in summaries)),
             size(statistics.mean(summary["bytes"]["up"] for summary in summaries)),
             f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f}",

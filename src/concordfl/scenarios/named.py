@@ -8,7 +8,10 @@ SHIFT = {"kind": "label-map", "map": "shift", "share": 0.25}
 
 def _concepts(*maps: dict[str, Any], corrupted: dict[str, float]) -> dict[str, Any]:
     """Label skew, the given concepts, and corruptions at a share of the clients of each concept."""
-    shifts = [*maps, *({"kind": "corrupt", "share": share, "among": concept} for concept, share in corrupted.items())]
+    shifts = [
+        *maps,
+        *({"kind": "corrupt", "severity": "random", "share": share, "among": concept} for concept, share in corrupted.items()),
+    ]
     return {"partition": {"kind": "lda", "alpha": 1.0}, "shifts": shifts}
 
 

@@ -103,13 +103,13 @@ class LabelNoise(Shift):
 
 @dataclass(frozen=True)
 class Corrupt(Shift):
-    """A common corruption of images; `random` draws one for each client."""
+    """A common corruption of images; `random` draws one, or its severity, for each client."""
 
     about: ClassVar[str] = f"a common corruption at severity 1-5: random, {', '.join(CORRUPTIONS)}"
     family: ClassVar[str] = "feature"
 
     name: str = "random"
-    severity: Annotated[int, Ge(1), Le(5)] = 3
+    severity: Annotated[int, Ge(1), Le(5)] | Literal["random"] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,14 +118,15 @@ class Corrupt(Shift):
 
     @property
     def group(self) -> str:
-        return f"{'corrupted' if self.name == 'random' else self.name}-{self.severity}"
+        name = "corrupted" if self.name == "random" else self.name
+        return name if self.severity == "random" else f"{name}-{self.severity}"
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        name = self.name
-        if name == "random":
-            name = list(CORRUPTIONS)[int(own.child("corruption").numpy().integers(len(CORRUPTIONS)))]
-        images = _images(arrays, "corrupt")
-        return Arrays(corrupt(images, name, self.severity, own.child("noise").numpy()), arrays.y)
+        rng = own.child("corruption").numpy()
+        drawn, strength = list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))], int(rng.integers(1, 6))
+        name = drawn if self.name == "random" else self.name
+        severity = strength if self.severity == "random" else self.severity
+        return Arrays(corrupt(_images(arrays, "corrupt"), name, severity, own.child("noise").numpy()), arrays.y)
 
 
 @dataclass(frozen=True)

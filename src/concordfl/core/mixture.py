@@ -1,0 +1,63 @@
+"""Expectation-maximisation over K shared models: what every method with a mixture has in common.
+
+Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) and mixture weights ω (K) are doubles.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .client import Client, Examples, ModelId
+from .model import Params
+
+FLOOR = 1e-12  # of ω, so that no model is dead for a client for ever
+Models = Mapping[ModelId, Params]
+
+
+def responsibilities(losses: Tensor, omega: Tensor, log_prior: Tensor | float = 0.0) -> Tensor:
+    """(N, K) γ ∝ ω · exp(-loss) / prior, normalised over models, in log space."""
+    return (omega.clamp_min(FLOOR).log() - losses.double() - log_prior).softmax(dim=1)
+
+
+def settle(losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, tolerance: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """γ and ω of a client that meets fixed models: E-steps from equal weights until ω stands still."""
+    omega = torch.full((losses.shape[1],), 1 / losses.shape[1], dtype=torch.float64)
+    for _ in range(steps):
+        gamma = responsibilities(losses, omega, log_prior)
+        before, omega = omega, gamma.mean(0)
+        if (omega - before).abs().max() < tolerance:
+            break
+    return gamma, omega
+
+
+def train_each(
+    client: Client, models: Models, gamma: Tensor, purpose: str = "fit", epochs: int | None = None
+) -> dict[ModelId, Params]:
+    """Every model trained on the examples, weighted by its responsibility. Shuffles do not depend on the model."""
+    return {
+        model: client.fit(params, weight=gamma[:, place], purpose=purpose, epochs=epochs)
+        for place, (model, params) in enumerate(models.items())
+    }
+
+
+def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
+    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k."""
+    each = [client.probabilities(params, examples).double() for params in models.values()]
+    return (torch.stack(each, dim=-1) * omega).sum(-1)
+
+
+def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, Tensor]:
+    """The columns of `values` (…, K) under the models' ids: how they are kept, as K may shrink."""
+    return {model: values[..., place].clone() for place, model in enumerate(models)}
+
+
+def columns(models: Mapping[ModelId, object], kept: Mapping[ModelId, Tensor]) -> Tensor:
+    """(…, K) what is kept for the models that are still there."""
+    return torch.stack([kept[model] for model in models], dim=-1)
+
+
+def renormalised(gamma: Tensor) -> Tensor:
+    """γ over fewer models; equal weights where nothing is left."""
+    total = gamma.sum(1, keepdim=True)
+    return torch.where(total > FLOOR, gamma / total.clamp_min(FLOOR), 1 / gamma.shape[1])

@@ -1,0 +1,345 @@
+"""FedEM and FedConceptEM against what must come out of them."""
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+import toys
+from concordfl import SettingError, Training
+from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
+from concordfl.algorithms.fedconceptem import log_prior
+from concordfl.core import tree
+from concordfl.data import Arrays, Federation
+from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
+
+PLAN = Plan(rounds=4, cohort=4)
+FULL = Training(lr=0.05, batch_size=10**6)  # one full-batch step a round
+
+
+def server_of(algorithm, plan=PLAN, **more):
+    made = toys.experiment(algorithm, plan=plan, **more)
+    return made.run(made.start()).server
+
+
+def concepts(clients=12, examples=40, seed=0):
+    """Linear data with three concepts, at clients with label skew."""
+    rng = np.random.default_rng(seed)
+    centres = 4 * rng.normal(size=(4, 6))
+    participants, groups = {}, {}
+    for number in range(clients):
+        concept = number % 3
+
+        def draw(count, concept=concept, mix=rng.dirichlet(np.ones(4))):  # noqa: B008 - one mix per client
+            y = rng.choice(4, size=count, p=mix)
+            x = (centres[y] + rng.normal(size=(count, 6))).astype(np.float32)
+            return Arrays(x, [y, 3 - y, (y + 1) % 4][concept])
+
+        participants[f"client-{number:02d}"] = (draw(examples), draw(5), draw(20))
+        groups[f"client-{number:02d}"] = {"concept": str(concept)}
+    return Federation.build(participants, {}, 4, groups)
+
+
+def visitor(made, id, examples):
+    return toys.Client(id, examples, num_classes=4, model=made.model, training=made.training, seed=0, round=0)
+
+
+# --- limits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedEM(num_models=1), FedConceptEM(num_models=1), FedConceptEM(num_models=1, adam=True)])
+def test_one_model_is_fedavg_to_the_bit(method):
+    server = server_of(method)
+    assert tree.equal((server if isinstance(method, FedEM) else server["models"])[0], server_of(FedAvg()))
+
+
+@pytest.mark.parametrize("aggregate", ["size", "responsibility"])
+def test_without_the_label_prior_it_is_fedem_to_the_bit(aggregate):
+    concept = server_of(FedConceptEM(label_prior=False, aggregate=aggregate))
+    assert tree.equal(concept["models"], server_of(FedEM(aggregate=aggregate)))
+
+
+def test_the_first_round_is_fedems():
+    plan = Plan(rounds=1)
+    assert tree.equal(server_of(FedConceptEM(), plan)["models"], server_of(FedEM(), plan))
+    assert not tree.equal(server_of(FedConceptEM(), Plan(rounds=2))["models"], server_of(FedEM(), Plan(rounds=2)))
+
+
+def test_a_flat_table_is_a_prior_of_exactly_zero():
+    assert log_prior(torch.full((10,), 0.1 + 0.2, dtype=torch.float64)).tolist() == [0.0] * 10
+    assert log_prior(torch.full((3,), -5.0, dtype=torch.float64)).tolist() == [0.0] * 3
+    table = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
+    expected = torch.log(3 * torch.tensor([1.0, 3.0, 1e-8], dtype=torch.float64) / (4 + 1e-8))
+    assert torch.allclose(log_prior(table), expected)
+
+
+# --- an independent EM in numpy -----------------------------------------------------------------------------------------
+
+
+def numpy_em(data, start, rounds, rate, with_prior):
+    """Algorithm 1 for a linear model with one full-batch step, in double precision, written from the paper alone."""
+    models = len(start)
+    weights = [(p["head.weight"].double().numpy().copy(), p["head.bias"].double().numpy().copy()) for p in start.values()]
+    clients = [data.splits(id).train for id in data.participants]
+    clients = [(c.x.double().numpy(), c.y.numpy()) for c in clients]
+    omega = [np.full(models, 1 / models) for _ in clients]
+    prior = np.full((models, data.num_classes), 1 / data.num_classes)
+    for _ in range(rounds):
+        tables = np.zeros_like(prior)
+        new = [[np.zeros_like(w), np.zeros_like(b)] for w, b in weights]
+        for number, (x, y) in enumerate(clients):
+            logits = np.stack([x @ w.T + b for w, b in weights], axis=1)  # (N, K, Y)
+            logits -= logits.max(axis=2, keepdims=True)
+            probabilities = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+            own = probabilities[np.arange(len(y)), :, y]
+            gamma = omega[number] * own / (prior[:, y].T if with_prior else 1)
+            gamma /= gamma.sum(axis=1, keepdims=True)
+            omega[number] = gamma.mean(axis=0)
+            for k in range(models):
+                error = probabilities[:, k].copy()
+                error[np.arange(len(y)), y] -= 1
+                error *= gamma[:, k : k + 1] / len(y)
+                new[k][0] += len(y) * (weights[k][0] - rate * error.T @ x)
+                new[k][1] += len(y) * (weights[k][1] - rate * error.sum(axis=0))
+                np.add.at(tables[k], y, gamma[:, k])
+        total = sum(len(y) for _, y in clients)
+        weights = [(w / total, b / total) for w, b in new]
+        prior = np.maximum(tables, 1e-8) / np.maximum(tables, 1e-8).sum(axis=1, keepdims=True)
+    return weights
+
+
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_against_an_independent_em(with_prior):
+    data = concepts(clients=6, examples=25)
+    method = FedConceptEM() if with_prior else FedEM()
+    made = toys.experiment(method, data, plan=Plan(rounds=8), training=FULL, network="linear")
+    start = {k: made.model.init(0, index=k) for k in range(3)}
+    server = made.run(made.start()).server
+    models = server["models"] if with_prior else server
+    for k, (weight, bias) in enumerate(numpy_em(data, start, 8, 0.05, with_prior)):
+        assert np.allclose(models[k]["head.weight"].numpy(), weight, atol=1e-5)
+        assert np.allclose(models[k]["head.bias"].numpy(), bias, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_objective_does_not_fall_while_the_prior_stands(seed):
+    """(8) over full-batch steps that are small enough, with P_k held fixed."""
+    generator = torch.Generator().manual_seed(seed)
+    n, k, y_count = 60, 3, 4
+    x, y = torch.randn(n, 5, generator=generator), torch.randint(y_count, (n,), generator=generator)
+    prior = torch.rand(k, y_count, generator=generator).softmax(1)
+    model = toys.model_for(FedEM(), toys.federation(features=5, classes=y_count), "linear")
+    client = toys.client(toys.Examples(x, y), model, Training(lr=0.05, batch_size=n), classes=y_count)
+    models = {i: model.init(seed, index=i) for i in range(k)}
+    message = {"models": models, "log_prior": {i: (y_count * prior[i]).log().double() for i in range(k)}}
+    method = FedConceptEM()
+    state = method.init_client(client, message)
+    objective = []
+    for _ in range(25):
+        state, reply = method.train(client, state, message)
+        omega = torch.stack([state["gamma"][i] for i in range(k)], 1).mean(0)
+        message = {**message, "models": {i: reply["models"][i].mean() for i in range(k)}}
+        evidence = (-client.losses_each(message["models"]).double()).exp() / prior[:, y].T.double()
+        objective.append(float((evidence * omega).sum(1).log().mean()))
+    assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(objective))
+    assert objective[-1] > objective[0]
+
+
+# --- figure 3's point: EM follows labels, ConceptEM follows concepts -------------------------------------------------------
+
+
+def test_concepts_are_found_where_em_follows_labels():
+    """Three concepts under label skew: argmax ω is the concept, for most starts; the label prior is what makes it so."""
+
+    def agreement(method, seed):
+        data = concepts(clients=18, examples=60, seed=seed)
+        plan = Plan(rounds=30, evaluate_every=30, seed=seed)
+        made = toys.experiment(method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear")
+        toys.result(made)
+        found = [made.records[-1]["inspect"][id]["group"] for id in data.participants]
+        return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
+
+    scores = [agreement(FedConceptEM(), seed) for seed in range(5)]
+    assert sorted(scores)[2] == 1.0
+    assert np.mean(scores) > np.mean([agreement(FedEM(), seed) for seed in range(5)])
+
+
+# --- sums only, and they are right ----------------------------------------------------------------------------------------
+
+
+def reports(progress):
+    """Σ over clients of what each remembers as counted, for the models that are still there."""
+    total = {k: torch.zeros(3, dtype=torch.float64) for k in progress.server["models"]}
+    for id in progress.states.ids():
+        counted = tree.unpack(progress.states.get(id))["counted"]
+        total = {k: table + counted[k] for k, table in total.items()}
+    return total
+
+
+def close(left, right):
+    return all(torch.allclose(left[k], right[k], rtol=0, atol=1e-9) for k in right)
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+def test_totals_are_the_last_counted_reports_of_all_clients(noise, tmp_path):
+    """Under partial participation, drop-outs, and a run that is stopped and goes on."""
+    plan = Plan(rounds=12, cohort=3, dropout=0.3, checkpoint_seconds=0)
+    method = FedConceptEM(noise=noise)
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        made = toys.experiment(method, plan=plan, folder=folder)
+
+        def stop(event):
+            if event.turn.round == 7:
+                raise KeyboardInterrupt
+
+        made.observe = stop
+        with pytest.raises(KeyboardInterrupt):
+            made.run(made.restore())
+        made = toys.experiment(method, plan=plan, folder=folder)
+        progress = made.run(made.restore())
+    assert close(progress.server["totals"], reports(progress))
+    prior = {k: log_prior(table) for k, table in reports(progress).items()}
+    assert all(torch.allclose(progress.server["log_prior"][k], prior[k], atol=1e-9) for k in prior)
+
+
+def test_a_refused_reply_is_never_subtracted(monkeypatch):
+    real = FedConceptEM.train
+
+    def train(self, client, state, message):
+        after, reply = real(self, client, state, message)
+        if client.id == "client-1" and client.round % 2:
+            reply = tree.map(lambda leaf: leaf * float("nan"), reply)
+        return after, reply
+
+    train.is_client_step = True
+    monkeypatch.setattr(FedConceptEM, "train", train)
+    made = toys.experiment(FedConceptEM(), plan=Plan(rounds=7))
+    progress = made.run(made.start())
+    assert progress.refused == 3
+    assert close(progress.server["totals"], reports(progress))
+
+
+def test_the_server_never_holds_a_single_clients_table():
+    """Everything goes through `cohort.sum`: nothing in the file asks for individual replies."""
+    assert "cohort.run" not in inspect.getsource(fedconceptem)
+
+
+def test_noise_is_added_before_the_table_leaves():
+    data = toys.federation(clients=1)
+    model = toys.model_for(FedConceptEM(), data, hidden=[8])
+    client = toys.client(data.splits("client-0").train, model)
+
+    def table(noise):
+        method = FedConceptEM(noise=noise)
+        message = {
+            "models": {k: model.init(0, k) for k in range(3)},
+            "log_prior": {k: torch.zeros(3).double() for k in range(3)},
+        }
+        return torch.stack(list(method.train(client, method.init_client(client, message), message)[1]["change"].values()))
+
+    clean, noisy = table(0.0), table(50.0)
+    assert clean.sum().item() == pytest.approx(client.size)
+    assert 10 < (noisy - clean).std().item() < 120
+
+
+# --- fewer models ---------------------------------------------------------------------------------------------------------
+
+
+def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
+    data = concepts(clients=12)
+    method = FedConceptEM(num_models=6, adaptive=True, threshold=0.1, tolerance=0.05, patience=2)
+    plan = Plan(rounds=40, cohort=5, evaluate_every=40)
+    made = toys.experiment(method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear")
+    progress = made.run(made.start())
+    removed = progress.server["removed"]
+    assert removed
+    assert set(progress.server["models"]) == set(range(6)) - {k for k, _ in removed}
+    assert set(progress.server["models"]) == set(progress.server["log_prior"]) == set(progress.server["totals"])
+    assert all(len(shares) == 6 for shares in progress.server["shares"][: removed[0][1] + 1])
+    total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
+    for id in progress.states.ids():
+        counted = tree.unpack(progress.states.get(id))["counted"]
+        total = {k: table + counted[k] for k, table in total.items()}
+    assert close(progress.server["totals"], total)
+    weights = made.records[-1]["inspect"]["client-00"]["weights"]
+    assert sum(weights.values()) == pytest.approx(1)
+    assert set(weights) == {str(k) for k in progress.server["models"]}
+
+
+def test_a_client_that_was_away_finds_its_weights_among_what_is_left():
+    data = toys.federation(clients=1)
+    model = toys.model_for(FedConceptEM(), data, hidden=[8])
+    client = toys.client(data.splits("client-0").train, model)
+    six = {"models": {k: model.init(0, k) for k in range(6)}, "log_prior": {k: torch.zeros(3).double() for k in range(6)}}
+    for method in (FedConceptEM(num_models=6), FedConceptEM(num_models=6, adam=True)):
+        state, _ = method.train(client, method.init_client(client, six), six)
+        two = {name: {k: six[name][k] for k in (1, 4)} for name in six}
+        state, reply = method.train(client, state, two)
+        assert set(state["gamma"]) == set(reply["change"]) == {1, 4}
+        assert torch.allclose(state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double())
+
+
+def test_thresholds_that_would_remove_everything_are_refused():
+    with pytest.raises(SettingError, match=r"threshold must be < 1 / num_models = 0.25, got 0.3"):
+        FedConceptEM(num_models=4, adaptive=True, threshold=0.3)
+
+
+def test_adam_as_printed():
+    """(93)-(98) by hand for one example and two models, over two steps."""
+    before, target = torch.tensor([[0.5, 0.5]]).double(), torch.tensor([[0.9, 0.1]]).double()
+    method, models = FedConceptEM(num_models=2, adam=True, adam_rate=0.1), {0: None, 1: None}
+    zeros = {"first": {k: torch.zeros(1).double() for k in models}, "second": {k: torch.zeros(1).double() for k in models}}
+    gamma, moments = method._accelerate(before, target, models, zeros)
+    # g = (-0.4, 0.4); ν/(1-β1) = g; sqrt(a/(1-β2)) = |g|: the step is α times the sign.
+    assert gamma[0].tolist() == pytest.approx([0.6, 0.4])
+    gamma, _ = method._accelerate(gamma, target, models, moments)
+    first = 0.1 * -0.3 + 0.9 * (0.1 * -0.4)
+    second = 0.01 * 0.09 + 0.99 * (0.01 * 0.16)
+    moved = 0.6 - 0.1 * (first / 0.1) / ((second / 0.01) ** 0.5 + 1e-8)
+    assert gamma[0, 0].item() == pytest.approx(moved)
+
+
+# --- prediction and new clients ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_client_finds_the_model_of_its_concept():
+    data = concepts(clients=12)
+    made = toys.experiment(
+        FedConceptEM(),
+        data,
+        plan=Plan(rounds=30, evaluate_every=30),
+        training=Training(lr=0.1, batch_size=16),
+        network="linear",
+    )
+    progress = made.run(made.start())
+    message = made.algorithm.message(progress.server, None)
+    groups = {}
+    for id in data.participants:
+        splits = data.splits(id)
+        client = toys.Client(
+            id + "-again", splits.test, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+        )
+        state = made.algorithm.adapt(client, made.algorithm.init_client(client, message), message, new=True)
+        groups.setdefault(data.groups[id]["concept"], []).append(made.algorithm.inspect(client, state, message)["group"])
+    assert all(len(set(found)) == 1 for found in groups.values())
+    assert len({found[0] for found in groups.values()}) == 3
+
+
+def test_fine_tuning_is_for_participants_only():
+    data, plan = concepts(clients=6), Plan(rounds=3)
+    plain = toys.result(toys.experiment(FedConceptEM(), data, plan=plan, network="linear"))
+    tuned = toys.result(toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear"))
+    assert tuned["parameters_sha256"] == plain["parameters_sha256"]
+    assert tuned["final"]["local_loss"] != plain["final"]["local_loss"]
+    made = toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear")
+    progress = made.run(made.start())
+    message = made.algorithm.message(progress.server, None)
+    client = toys.Client(
+        "new", data.splits("client-00").train, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+    )
+    state = made.algorithm.adapt(client, made.algorithm.init_client(client, message), message, new=True)
+    assert tree.equal(state["models"], message["models"])
