@@ -19,10 +19,14 @@ HERE = Path(__file__).parent
 
 def demo(out: Path) -> None:
     """What `make demo` ends in."""
-    cells = compare.cells(read_table(HERE.parent / "experiments/demo.toml"), ["local", "fedavg", "fedavg-ft", "fedprox"], [0])
+    cells = compare.cells(
+        read_table(HERE.parent / "experiments/demo.toml"),
+        ["local", "fedavg", "fedavg-ft", "fedprox", "fedem", "fedconceptem"],
+        [0],
+    )
     summaries = compare.compare(cells, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
-        console = Console(record=True, width=104, file=nowhere)
+        console = Console(record=True, width=120, file=nowhere)
         console.print(comparison_table("demo, 1 seed, after the last round (percent)", summaries))
     svg = console.export_svg(title="make demo")
     # The picture must not fetch a font from anywhere.
