@@ -18,6 +18,7 @@ Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 
 def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Config]:
     """The configuration of every (method, seed). Settings of [algorithm] go to the method that the run file names."""
+    Config.from_table(table)
     named = table.get("algorithm", {}).get("name", "fedavg")
     found = {}
     for algorithm in algorithms:
@@ -33,6 +34,7 @@ def config_hash(settings: Config) -> str:
     table = settings.to_table()
     for key in ("executor", "workers", "device", "client_states", "checkpoint_seconds", "keep_checkpoints"):
         table["run"].pop(key, None)
+    table["fingerprint"] = settings.data.fingerprint()
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -153,7 +153,7 @@ def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
     table = dict(given)
     name = table.pop("name", None)
     if name is not None:
-        if name not in NAMED:
+        if not isinstance(name, str) or name not in NAMED:
             raise SettingError(f"scenario.name must be a known name, got {name!r}{nearest(str(name), NAMED)}")
         table = NAMED[name] | table
     own = _data_table(data)["name"] in ("folder", "table", "heart-disease")

@@ -11,7 +11,7 @@ from .algorithms import ALGORITHMS
 from .config import Config
 from .core import Algorithm, CheckpointError, Client, DataError, Examples, Key, SettingError, tree
 from .data import Arrays, Standard
-from .data.own import read_client
+from .data.own import class_name, read_client, without_colour
 from .engine import checkpoint
 from .engine.checkpoint import Progress
 from .engine.client_states import MemoryStates
@@ -29,10 +29,13 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
     run, settings, summary, progress = _finished(folder)
     algorithm = settings.algorithm
     require(algorithm, "accepts_new_clients", "adapt", "has a rule for new clients")
-    own = read_client(data)
+    own = read_client(data, getattr(settings.data, "label", "y"), getattr(settings.data, "client", None))
+    features = summary["preprocessing"].get("features", [])
+    if features and own.features and list(own.features) != features:
+        raise DataError(f"{data}: columns must be {', '.join(features)}, got {', '.join(own.features)}")
     arrays = _prepared(Arrays(own.x, _numbered(own.labels, summary, data)), summary, data)
     halves = np.array_split(Key(settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2)
-    train, test = (_examples(arrays.take(half)) for half in halves)
+    train, test = (_examples(arrays.take(half), summary) for half in halves)
     client = Client(
         own.client,
         train,
@@ -83,26 +86,25 @@ def _finished(folder: Path) -> tuple[RunFolder, Config, dict[str, Any], Progress
 
 
 def _numbered(labels: np.ndarray, summary: dict[str, Any], data: Path) -> np.ndarray:
-    """Labels as the run numbers its classes."""
-    classes = summary["preprocessing"].get("classes")
-    known = {name: number for number, name in enumerate(classes)} if classes else None
-    try:
-        if known is None:
-            numbered = labels.astype(np.int64)
-        elif labels.dtype.kind in "US":
-            numbered = np.array([known[name] if name in known else known[str(float(name))] for name in labels])
-        else:
-            numbered = np.array([known[str(name)] for name in labels.tolist()])
-    except (KeyError, ValueError):
-        raise DataError(f"{data}: labels must be among {', '.join(classes or [])}, got {np.unique(labels).tolist()}") from None
+    """Labels as the run numbers its classes: by name where they have names, else as they are."""
     top = summary["task"]["num_classes"]
-    if len(numbered) and (numbered.min() < 0 or numbered.max() >= top):
-        raise DataError(f"{data}: labels must be in 0..{top - 1}, got {numbered.min()}..{numbered.max()}")
-    return numbered
+    names = summary["preprocessing"].get("classes") or [str(number) for number in range(top)]
+    known = {name: number for number, name in enumerate(names)}
+    given = [class_name(label) for label in labels.tolist()]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        shown = ", ".join(names) if len(names) <= 20 else f"0..{top - 1}"
+        raise DataError(f"{data}: labels must be among {shown}, got {', '.join(unknown)}")
+    return np.array([known[name] for name in given], dtype=np.int64)
 
 
 def _prepared(arrays: Arrays, summary: dict[str, Any], data: Path) -> Arrays:
     """As the run prepared its own data, after a look whether they are of the same shape."""
+    if summary["task"]["input_shape"][:1] == [1]:
+        arrays = Arrays(without_colour(arrays.x), arrays.y)
+    kind = summary["preprocessing"]["type"]
+    if (arrays.x.dtype == np.uint8) != (kind == "uint8"):
+        raise DataError(f"{data}: x must be of type {kind} as in the run, got {arrays.x.dtype}")
     shape = arrays.x.shape[1:]
     seen = (shape[2], *shape[:2]) if len(shape) == 3 else shape
     if list(seen) != summary["task"]["input_shape"]:
@@ -110,11 +112,14 @@ def _prepared(arrays: Arrays, summary: dict[str, Any], data: Path) -> Arrays:
     if len(arrays.y) < 2:
         raise DataError(f"{data}: at least two examples are needed, one to adapt to and one to test on, got {len(arrays.y)}")
     record = summary["preprocessing"].get("standardised")
-    prepared = arrays if record is None else Standard.from_record(record).apply(arrays)
+    prepared = arrays if record is None or kind == "uint8" else Standard.from_record(record).apply(arrays)
     if prepared.x.dtype.kind == "f" and not np.isfinite(prepared.x).all():
         raise DataError(f"{data}: features must be finite, got NaN or infinity")
     return prepared
 
 
-def _examples(arrays: Arrays) -> Examples:
-    return Examples(torch.from_numpy(np.ascontiguousarray(arrays.x)), torch.from_numpy(arrays.y.astype(np.int64)))
+def _examples(arrays: Arrays, summary: dict[str, Any]) -> Examples:
+    record = summary["preprocessing"].get("standardised")
+    scale = Standard.from_record(record).scale() if record is not None and arrays.x.dtype == np.uint8 else None
+    x, y = torch.from_numpy(np.ascontiguousarray(arrays.x)), torch.from_numpy(arrays.y.astype(np.int64))
+    return Examples(x, y, scale=scale)

@@ -93,20 +93,18 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None, **sectio
 def make_federation(settings: Config) -> Federation:
     key = Key(settings.run.seed, "federation")
     data = settings.data.load(key.child("data"))
-    # Pixels stay as they are: 0..255 becomes 0..1 wherever they are used.
-    standardise = settings.data.standardise and data.train.x.dtype.kind == "f"
-    federation = build_federation(data, settings.scenario, key, standardise=standardise)
+    federation = build_federation(data, settings.scenario, key, standardise=settings.data.standardise)
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
 def make_model(settings: Config, federation: Federation) -> Model:
     """The network with the method's additions, after a look whether its output fits the labels."""
-    model = model_from(settings, federation.input_shape, federation.num_classes)
     example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
     try:
+        model = model_from(settings, federation.input_shape, federation.num_classes)
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SettingError(
             f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: {reason}"
         ) from None

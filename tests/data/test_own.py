@@ -42,7 +42,7 @@ def test_one_table_gives_the_same_numbers_as_a_file_per_client(tmp_path):
     one = cf.run(data={"table": str(tmp_path / "all.csv"), "client": "hospital", "label": "label"}, run={"rounds": 3})
     assert one.summary["parameters_sha256"] == files.summary["parameters_sha256"]
     assert one.summary["final"] == files.summary["final"]
-    assert files.summary["preprocessing"]["classes"] == ["0.0", "1.0"]
+    assert files.summary["preprocessing"]["classes"] == ["0", "1"]
     assert len(files.summary["preprocessing"]["standardised"]["mean"]) == 3
 
 

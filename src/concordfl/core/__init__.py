@@ -2,7 +2,7 @@
 
 from . import mixture, tree
 from .algorithm import About, Algorithm, Stage, Task, client_step
-from .client import Batch, Client, ClientId, Examples, ModelId, weighted_loss
+from .client import Batch, Client, ClientId, Examples, ModelId, Scale, weighted_loss
 from .cohort import Cohort, Replies
 from .errors import (
     CheckpointError,
@@ -43,6 +43,7 @@ __all__ = [
     "Positive",
     "Probability",
     "Replies",
+    "Scale",
     "SettingError",
     "Settings",
     "Share",

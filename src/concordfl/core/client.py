@@ -29,23 +29,31 @@ class Batch(NamedTuple):
     index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody looks for here
 
 
+class Scale(NamedTuple):
+    """Mean and deviation of every channel (C, 1, 1), of images whose pixels are to be standardised."""
+
+    mean: Tensor
+    deviation: Tensor
+
+
 class Examples:
     """Labelled examples of one client. Images are kept as they come (N, H, W, C), uint8 as 0..255."""
 
-    def __init__(self, x: Tensor, y: Tensor, memo: dict[str, Any] | None = None) -> None:
-        self.x, self.y = x, y
+    def __init__(self, x: Tensor, y: Tensor, memo: dict[str, Any] | None = None, scale: Scale | None = None) -> None:
+        self.x, self.y, self.scale = x, y, scale
         self._memo: dict[str, Any] = {} if memo is None else memo
 
     def __len__(self) -> int:
         return len(self.y)
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Examples as a network takes them: float, images as (N, C, H, W) in channels-last layout and in [0, 1]."""
+        """Examples as a network takes them: float; images (N, C, H, W) in channels-last layout, in [0, 1] or standardised."""
         x = self.x[index] if isinstance(index, slice) else self.x.index_select(0, index)
         if x.ndim == 4:
             x = x.permute(0, 3, 1, 2)
         if x.dtype == torch.uint8:
-            return x.float().div_(255)
+            x = x.float().div_(255)
+            return x if self.scale is None else x.sub_(self.scale.mean).div_(self.scale.deviation)
         return x.clone() if isinstance(index, slice) else x  # a network may begin with an operation in place
 
     def cached(self, name: str, compute: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Dataset: examples before they are given to clients, and where their files are looked for."""
 
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Dataset(NamedTuple):
     owners: np.ndarray | None = None  # (N,) who made each training example, for the natural partition
     coarse: np.ndarray | None = None  # (Y,) the coarse label of each class, for the partition pachinko
     classes: tuple[str, ...] = ()  # names of the classes, where they have any
+    features: tuple[str, ...] = ()  # names of the features, where they have any
 
 
 class Remote(NamedTuple):
@@ -49,11 +51,15 @@ class Source(Settings, ABC):
 
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
-    standardise: bool = False  # features to mean 0 and deviation 1, missing ones to the mean, from sums over clients
+    standardise: bool = False  # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
 
     @abstractmethod
     def read(self, key: Key) -> Dataset:
         """All of the data; `key` is for data that are generated."""
+
+    def fingerprint(self) -> str:
+        """What results depend on beyond the settings: another one means other data."""
+        return ""
 
     def load(self, key: Key) -> Dataset:
         data = self.read(key)
@@ -74,7 +80,18 @@ class FileSource(Source):
 
     def read(self, key: Key) -> Dataset:
         form, folder = self.locate()
-        return form.read(folder)
+        try:
+            return form.read(folder)
+        except (OSError, ValueError, EOFError, KeyError, IndexError, TypeError, zlib.error) as error:
+            raise DataError(f"data set {self.name!r} in {folder} must be whole, got {type(error).__name__}: {error}") from None
+
+    def fingerprint(self) -> str:
+        """The form's file, where it is not the first: a part of a data set is not the data set."""
+        try:
+            form, _ = self.locate()
+        except DataError:
+            return ""
+        return "" if form.files == self.forms()[0].files else form.files[0]
 
     def locate(self) -> tuple[Form, Path]:
         for place in places(self.name):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import ClientId, DataError, Examples
+from ..core import ClientId, DataError, Examples, Scale
 
 SPLITS = ("train", "validation", "test")
 POOLED = "pooled"
@@ -55,6 +55,7 @@ class Federation:
     groups: Mapping[ClientId, Mapping[str, str]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     later: Mapping[ClientId, tuple[tuple[int, tuple[int, int, int, int]], ...]] = field(default_factory=dict)
+    scale: Scale | None = None  # of images that are standardised
 
     @classmethod
     def build(
@@ -65,6 +66,7 @@ class Federation:
         groups: Mapping[ClientId, Mapping[str, str]] | None = None,
         notes: Mapping[str, Any] | None = None,
         later: Mapping[ClientId, Sequence[tuple[int, Sequence[Arrays]]]] | None = None,
+        scale: Scale | None = None,
     ) -> "Federation":
         """From (train, validation, test) arrays per client; `later` gives those that hold from a round on."""
         _check(participants, held_out, num_classes)
@@ -89,6 +91,7 @@ class Federation:
             groups=dict(groups or {}),
             notes=dict(notes or {}),
             later=drift,
+            scale=scale,
         )
 
     @property
@@ -101,7 +104,8 @@ class Federation:
         """A client's examples as they are in the run's `round`."""
         phase = self.phase(id, round)
         bounds = self.later[id][phase - 1][1] if phase else self.bounds[id]
-        return Splits(*(Examples(self.x[start:stop], self.y[start:stop]) for start, stop in itertools.pairwise(bounds)))
+        cuts = itertools.pairwise(bounds)
+        return Splits(*(Examples(self.x[start:stop], self.y[start:stop], scale=self.scale) for start, stop in cuts))
 
     def phase(self, id: ClientId, round: int) -> int:
         """How often the client's data have drifted up to `round`."""
@@ -119,13 +123,17 @@ class Federation:
 
     def with_pooled_client(self) -> "Federation":
         """The same, and a client that holds the training examples of all participants."""
-        train = [slice(*self.bounds[id][:2]) for id in self.participants]
-        start, size = len(self.y), sum(self.size(id) for id in self.participants)
+        rounds = sorted({start for phases in self.later.values() for start, _ in phases})
+        size = sum(self.size(id) for id in self.participants)
+        parts = [self.splits(id, round).train for round in (0, *rounds) for id in self.participants]
+        starts = [len(self.y) + size * place for place in range(1 + len(rounds))]
+        pooled = [(start, start + size, start + size, start + size) for start in starts]
         return replace(
             self,
-            x=torch.cat([self.x, *(self.x[part] for part in train)]),
-            y=torch.cat([self.y, *(self.y[part] for part in train)]),
-            bounds={**self.bounds, POOLED: (start, start + size, start + size, start + size)},
+            x=torch.cat([self.x, *(part.x for part in parts)]),
+            y=torch.cat([self.y, *(part.y for part in parts)]),
+            bounds={**self.bounds, POOLED: pooled[0]},
+            later={**self.later, POOLED: tuple(zip(rounds, pooled[1:], strict=True))} if rounds else self.later,
         )
 
 

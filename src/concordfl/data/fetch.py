@@ -18,7 +18,10 @@ Told = Callable[[int, int | None], None]  # bytes so far, bytes in all where kno
 
 def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
     """Bring one file into `folder` and unpack it if it is an archive; what is there and right is left alone."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} must be a folder that can be written to: {error}") from None
     target = folder / remote.address.rsplit("/", 1)[-1]
     partial = target.with_name(target.name + ".partial")
     if not (target.exists() and _digest(target, remote.checksum) == remote.checksum):
@@ -90,8 +93,9 @@ def _unpack(archive: Path, folder: Path) -> None:
             with tarfile.open(archive) as file:
                 file.extractall(temporary, filter="data")
         for entry in temporary.iterdir():
-            if not (folder / entry.name).exists():
-                entry.replace(folder / entry.name)
+            if (folder / entry.name).is_dir():
+                shutil.rmtree(folder / entry.name)
+            entry.replace(folder / entry.name)
     except (tarfile.TarError, zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{archive} must be an archive that can be unpacked: {error}") from None
     finally:

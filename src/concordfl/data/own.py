@@ -5,6 +5,7 @@ not fit is one error that names the file and the rule.
 """
 
 import csv
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +36,12 @@ class Folder(Source):
 
     about: ClassVar[str] = "your own data: a folder with a .npz or .csv per client, or class folders of images per client"
 
-    standardise: bool = True  # tables only: images stay as they are
+    standardise: bool = True
     folder: str = "."
     label: str = "y"  # the label's column in .csv files
+
+    def fingerprint(self) -> str:
+        return _digest(path for path in sorted(Path(self.folder).rglob("*")) if path.is_file())
 
     def read(self, key: Key) -> Dataset:
         root = Path(self.folder)
@@ -65,6 +69,9 @@ class Table(Source):
     client: str = "client"
     label: str = "y"
 
+    def fingerprint(self) -> str:
+        return _digest([Path(self.table)] if Path(self.table).is_file() else [])
+
     def read(self, key: Key) -> Dataset:
         path = Path(self.table)
         header, rows = _read_csv(path)
@@ -78,15 +85,29 @@ class Table(Source):
         return _dataset(parts)
 
 
-def read_client(path: Path, label: str = "y") -> Own:
-    """One client's examples from a .npz file, a .csv file or a folder of class folders of images."""
+def _digest(paths: Iterable[Path]) -> str:
+    """Of the files' names and contents: edited data are other data."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def read_client(path: Path, label: str = "y", skip: str | None = None) -> Own:
+    """One client's examples from a .npz file, a .csv file or a folder of class folders of images.
+
+    `skip` names a column that is no feature, where there is one.
+    """
+    if not path.exists():
+        raise DataError(f"the client's data must exist, got {path}")
     if path.is_dir():
         return _from_images(path)
     if path.suffix.lower() == ".csv":
         header, rows = _read_csv(path)
         place = _column(path, header, label)
-        x, labels = _features(path, header, list(enumerate(rows, start=2)), place, skip={place})
-        return Own(path.stem, x, labels, _names(header, {place}))
+        left_out = {place} | ({list(header).index(skip)} if skip in header else set())
+        x, labels = _features(path, header, list(enumerate(rows, start=2)), place, skip=left_out)
+        return Own(path.stem, x, labels, _names(header, left_out))
     return _from_npz(path)
 
 
@@ -94,10 +115,14 @@ def _from_npz(path: Path) -> Own:
     from .datasets.formats import read_npz, with_channels
 
     x, y = read_npz(path, "x", "y")
+    if y.ndim != 1 or x.ndim < 1:
+        raise DataError(f"{path}: y must be one label per example, got an array of shape {y.shape}")
     if len(x) != len(y):
         raise DataError(f"{path}: x and y must be equally long, got {len(x)} and {len(y)}")
-    if y.ndim != 1:
-        raise DataError(f"{path}: y must be one label per example, got an array of shape {y.shape}")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise DataError(f"{path}: labels must be finite, got NaN or infinity")
+    if x.dtype.kind == "f" and np.isinf(x).any():
+        raise DataError(f"{path}: features must be finite or NaN for missing, got infinity")
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return Own(path.stem, with_channels(x), y)
     if x.dtype.kind not in "fiub" or x.ndim < 2:
@@ -118,9 +143,7 @@ def _from_images(folder: Path) -> Own:
                 raise DataError(f"{path}: images must all be {images[0].shape[:2]} pixels, got {images[-1].shape[:2]}")
     if not images:
         raise DataError(f"client {folder.name!r}: {folder} must hold class folders with images ({', '.join(IMAGES)}), got none")
-    x = np.stack(images)
-    grey = (x[..., 0] == x[..., 1]).all() and (x[..., 0] == x[..., 2]).all()
-    return Own(folder.name, x[..., :1] if grey else x, np.array(labels))
+    return Own(folder.name, np.stack(images), np.array(labels))
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -169,12 +192,17 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     if text.lower() in MISSING:
         return np.nan
     try:
-        return float(text)
+        number = float(np.float32(text))
     except ValueError:
-        raise DataError(f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}") from None
+        number = np.inf
+    if np.isinf(number):
+        raise DataError(f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}")
+    return number
 
 
 def _dataset(parts: Sequence[Own]) -> Dataset:
+    if not parts:
+        raise DataError("there must be at least one example, got none")
     for part in parts:
         if not len(part.labels):
             raise DataError(f"client {part.client!r} must have at least one example, got none")
@@ -191,10 +219,28 @@ def _dataset(parts: Sequence[Own]) -> Dataset:
     classes, y = np.unique(_plain(np.concatenate([part.labels for part in parts])), return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"labels must take at least two values, got {classes.tolist()}")
-    x = np.concatenate([part.x for part in parts])
+    x = without_colour(np.concatenate([part.x for part in parts]))
     owners = np.concatenate([np.full(len(part.labels), part.client) for part in parts])
     nobody = Arrays(x[:0], np.zeros(0, dtype=np.int64))
-    return Dataset(Arrays(x, y.astype(np.int64)), nobody, len(classes), owners, classes=tuple(str(name) for name in classes))
+    names = tuple(class_name(value) for value in classes.tolist())
+    return Dataset(Arrays(x, y.astype(np.int64)), nobody, len(classes), owners, classes=names, features=parts[0].features)
+
+
+def class_name(value: object) -> str:
+    """A label as it is recorded: 1, 1.0 and "1" are the same class."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def without_colour(images: np.ndarray) -> np.ndarray:
+    """One channel where all images are grey."""
+    if images.ndim != 4 or images.shape[3] != 3:
+        return images
+    grey = (images[..., 0] == images[..., 1]).all() and (images[..., 0] == images[..., 2]).all()
+    return images[..., :1] if grey else images
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
-"""Standardisation of tabular features as a federation would do it: from sums over clients, no example leaves its client."""
+"""Standardisation as a federation would do it: from sums over clients, no example leaves its client."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from ..core import DataError
+from ..core import DataError, Scale
 from .federation import Arrays
 
 
@@ -33,6 +34,11 @@ class Standard(NamedTuple):
     deviation: np.ndarray
 
     @classmethod
+    def of_images(cls, parts: Iterable[Arrays]) -> "Standard":
+        """Over the pixels of each channel, as numbers in [0, 1]."""
+        return cls.from_clients(Arrays(part.x.reshape(-1, part.x.shape[-1]) / 255.0, part.y) for part in parts)
+
+    @classmethod
     def from_clients(cls, parts: Iterable[Arrays]) -> "Standard":
         first, *rest = (Moments.of(part) for part in parts)
         moments = sum(rest, start=first)
@@ -46,6 +52,11 @@ class Standard(NamedTuple):
     def apply(self, arrays: Arrays) -> Arrays:
         x = (np.where(np.isfinite(arrays.x), arrays.x, self.mean) - self.mean) / self.deviation
         return Arrays(x.astype(np.float32), arrays.y)
+
+    def scale(self) -> Scale:
+        """As images' channels are standardised: wherever they are used, so that they can be kept as bytes."""
+        mean, deviation = (torch.from_numpy(part).float().reshape(-1, 1, 1) for part in self)
+        return Scale(mean, deviation)
 
     def to_record(self) -> dict[str, list[float]]:
         return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}

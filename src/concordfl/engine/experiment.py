@@ -1,5 +1,6 @@
 """Experiment: the loop over rounds. Everything that a method does not do itself is done here."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -227,7 +228,7 @@ class Experiment:
         call = evaluate.Examination(self.algorithm, new, wanted)
         task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
-        same = all(message is messages[ids[0]] for message in messages.values())
+        same = all(_identical(message, messages[ids[0]]) for message in messages.values())
         broadcast, each = (tree.normal(messages[ids[0]]), None) if same else (None, tree.normal(messages))
         job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
         outcome = self.executor.perform(job, NoStates() if new else progress.states)
@@ -285,6 +286,11 @@ class Experiment:
             "parameters_sha256": tree.digest(progress.server),
             "states_sha256": progress.states.digest(),
         }
+
+
+def _identical(left: Tree, right: Tree) -> bool:
+    """Whether two trees are made of the very same tensors."""
+    return left is right or all(a is b for a, b in itertools.zip_longest(tree.leaves(left), tree.leaves(right)))
 
 
 class NoStates:

@@ -42,6 +42,8 @@ def make_builder(
 
     The option `width_copies` puts so many encoders side by side under one head: a baseline as wide as a concatenated model.
     """
+    if not isinstance(name, str):
+        raise SettingError(f"model.name must be a string, got {name!r}")
     factory = _find_own(name) if ":" in name else _find(name)
     own = {key: value for key, value in options.items() if key != "width_copies"}
     copies = options.get("width_copies", 1)

@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import InstanceOf
 
 from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Settings
+from ..core.settings import nearest
 from ..data import Arrays, Dataset, Federation, Standard
 from .partition import Assignment, Iid, Partition
-from .shift import UNCHANGED, Shift
+from .shift import UNCHANGED, Joint, LabelMap, Shift
 
 Parts = tuple[Arrays, Arrays, Arrays]  # train, validation, test
 
@@ -46,9 +47,14 @@ def build_federation(data: Dataset, scenario: Scenario, key: Key, *, standardise
     if not held_out:
         tests, test_groups = _test_clients(data, scenario, key, {group["concept"] for group in groups.values()})
         groups |= test_groups
-    notes: dict[str, Any] = {"classes": list(data.classes)} if data.classes else {}
-    if standardise:
-        standard = Standard.from_clients(clients[id][0][0] for id in sorted(clients) if id not in held_out)
+    notes: dict[str, Any] = {"type": data.train.x.dtype.name}
+    notes |= {name: list(values) for name, values in (("classes", data.classes), ("features", data.features)) if values}
+    scale, train = None, (clients[id][0][0] for id in sorted(clients) if id not in held_out)
+    if standardise and data.train.x.dtype == np.uint8:
+        standard = Standard.of_images(train)
+        scale, notes["standardised"] = standard.scale(), standard.to_record()
+    elif standardise:
+        standard = Standard.from_clients(train)
         clients = {id: [_standardised(parts, standard) for parts in phases] for id, phases in clients.items()}
         tests = {id: _standardised(parts, standard) for id, parts in tests.items()}
         notes["standardised"] = standard.to_record()
@@ -60,6 +66,7 @@ def build_federation(data: Dataset, scenario: Scenario, key: Key, *, standardise
         groups,
         notes,
         later={id: list(zip(starts, phases[1:], strict=True)) for id, phases in clients.items() if starts},
+        scale=scale,
     )
 
 
@@ -78,7 +85,13 @@ def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) 
     """Which shifts (by their place in the list) each client gets: within a family, no client gets two."""
     chosen: dict[ClientId, list[int]] = {id: [] for id in ids}
     taken: dict[str, set[ClientId]] = defaultdict(set)
+    dealt: dict[tuple[str, str | None], float] = defaultdict(float)
     for place, shift in enumerate(shifts):
+        known = {UNCHANGED, *(_name(earlier, shifts) for earlier in range(place) if shifts[earlier].changes_concept)}
+        if shift.among is not None and shift.among not in known:
+            raise SettingError(
+                f"among must name the concept of an earlier shift, got {shift.among!r}{nearest(shift.among, known)}"
+            )
         if shift.share_of == "examples":
             for id in ids:
                 chosen[id].append(place)
@@ -86,10 +99,12 @@ def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) 
         order = [ids[position] for position in key.child(shift.family).permutation(len(ids)).tolist()]
         pool = [id for id in order if shift.among in (None, _group(chosen[id], shifts, "concept"))]
         free = [id for id in pool if id not in taken[shift.family]]
-        count = round(shift.share * len(pool))
-        if count > len(free):
-            total = sum(other.share for other in shifts if (other.family, other.among) == (shift.family, shift.among))
-            raise SettingError(f"the shares of {shift.family} shifts must sum to <= 1, got {total:g}")
+        # Cut at rounded cumulative shares, so that shares of a quarter each always fit.
+        before = dealt[shift.family, shift.among]
+        after = dealt[shift.family, shift.among] = before + shift.share
+        count = round(after * len(pool)) - round(before * len(pool))
+        if after > 1 + 1e-9 or count > len(free):
+            raise SettingError(f"the shares of {shift.family} shifts must sum to <= 1, got {after:g}")
         for id in free[:count]:
             chosen[id].append(place)
             taken[shift.family].add(id)
@@ -119,7 +134,7 @@ def _groups(
     assignment: Assignment, chosen: Mapping[ClientId, Sequence[int]], shifts: Sequence[Shift]
 ) -> dict[ClientId, dict[str, str]]:
     """The true group of every client, by the kind of difference."""
-    families = {shift.family for shift in shifts if shift.share_of == "clients"} | {"concept"}
+    families = [*{shift.family: None for shift in shifts if shift.share_of == "clients"}, "concept"]
     groups = {id: {family: _group(own, shifts, family) for family in families} for id, own in chosen.items()}
     for id, group in assignment.groups.items():
         groups[id]["partition"] = group
@@ -127,8 +142,19 @@ def _groups(
 
 
 def _group(chosen: Sequence[int], shifts: Sequence[Shift], family: str) -> str:
-    own = (shifts[place] for place in chosen if shifts[place].share_of == "clients")
-    return next((shift.group for shift in own if shift.family == family), UNCHANGED)
+    def fits(shift: Shift) -> bool:
+        return shift.changes_concept if family == "concept" else shift.family == family
+
+    own = (place for place in chosen if shifts[place].share_of == "clients" and fits(shifts[place]))
+    return next((_name(place, shifts) for place in own), UNCHANGED)
+
+
+def _name(place: int, shifts: Sequence[Shift]) -> str:
+    """A shift's group; two that draw a permutation each are two groups."""
+    shift = shifts[place]
+    drawn = isinstance(shift, Joint) or (isinstance(shift, LabelMap) and shift.map == "random")
+    earlier = sum(other.group == shift.group for other in shifts[:place])
+    return f"{shift.group}-{earlier + 1}" if drawn and earlier else shift.group
 
 
 def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> Parts:
@@ -157,7 +183,7 @@ def _test_clients(
     clients, groups = {}, {}
     for concept in sorted(concepts):
         id = f"held-out-{concept}"
-        made = [(place, shift) for place, shift in enumerate(scenario.shifts) if _makes(shift, concept)]
+        made = [(place, shift) for place, shift in enumerate(scenario.shifts) if _makes(place, scenario.shifts, concept)]
         adapt, test = (data.test.take(half) for half in halves)
         for place, shift in made[:1]:
             keys = key.child("shift", place), key.child("shift", place, id)
@@ -166,5 +192,6 @@ def _test_clients(
     return clients, groups
 
 
-def _makes(shift: Shift, concept: str) -> bool:
-    return (shift.family, shift.share_of, shift.group) == ("concept", "clients", concept)
+def _makes(place: int, shifts: Sequence[Shift], concept: str) -> bool:
+    shift = shifts[place]
+    return shift.changes_concept and shift.share_of == "clients" and _name(place, shifts) == concept

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -229,12 +230,11 @@ class Groups(Partition):
             raise DataError(f"{rule}, got {self.groups}")
         mixes = key.child("mixes").numpy().dirichlet(np.full(data.num_classes, self.alpha), size=self.groups)
         group_of = np.sort(np.arange(count) % self.groups)
-        next_client = iter(group_of)
-        drawn = _draw_by_mix(data, count, lambda *_: mixes[next(next_client)], key)
-        groups = {id: f"group-{group + 1}" for id, group in zip(drawn.places, group_of, strict=True)}
+        places = _named(_draw_exactly(data, mixes[group_of], key)).places
+        groups = {id: f"group-{group + 1}" for id, group in zip(places, group_of, strict=True)}
         first_held_out = self.groups - self.held_out_groups
-        held_out = tuple(id for id, group in zip(drawn.places, group_of, strict=True) if group >= first_held_out)
-        return Assignment(drawn.places, groups, held_out)
+        held_out = tuple(id for id, group in zip(places, group_of, strict=True) if group >= first_held_out)
+        return Assignment(places, groups, held_out)
 
 
 @dataclass(frozen=True)
@@ -325,6 +325,23 @@ def _even_shares(places: np.ndarray, labels: np.ndarray, count: int, rng: np.ran
         return []
     by_class = np.concatenate([rng.permutation(places[labels[places] == label]) for label in np.unique(labels[places])])
     return [by_class[start::count] for start in range(count)]
+
+
+def _draw_exactly(data: Dataset, mixes: np.ndarray, key: Key) -> list[np.ndarray]:
+    """As many examples for each client, by its row of `mixes`, as there are before a class runs out; the rest is left over."""
+    sizes = np.bincount(data.train.y, minlength=data.num_classes)
+    wanted = mixes.sum(axis=0)
+    size = int((sizes[wanted > 0] / wanted[wanted > 0]).min())
+    if size < 1:
+        raise DataError("every group's class mix must be met by the examples there are, got too few: take fewer clients")
+    rng = key.numpy()
+    pools = [iter(rng.permutation(np.flatnonzero(data.train.y == label))) for label in range(data.num_classes)]
+    counts = np.maximum(np.floor(size * mixes).astype(int), 0)
+    counts[np.arange(len(mixes)), mixes.argmax(axis=1)] += counts.sum(axis=1) == 0  # nobody is left without
+    return [
+        np.array([place for pool, n in zip(pools, row, strict=True) for place in islice(pool, int(n))], dtype=int)
+        for row in counts
+    ]
 
 
 def _draw_by_mix(

@@ -35,6 +35,11 @@ class Shift(Settings, ABC):
     def group(self) -> str:
         """The name of the true group of clients with this shift."""
 
+    @property
+    def changes_concept(self) -> bool:
+        """Whether P(y|x) is another one: such clients are a group of their own, and new clients are made for it."""
+        return False
+
     @abstractmethod
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         """Changed examples; `shared` is the same for all clients with this shift, `own` is the client's."""
@@ -64,6 +69,10 @@ class LabelMap(Shift):
         if isinstance(self.map, tuple):
             return "map-" + "-".join(str(label) for label in self.map)
         return f"shift-{self.by}" if self.map == "shift" and self.by > 1 else self.map
+
+    @property
+    def changes_concept(self) -> bool:
+        return True
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         return Arrays(arrays.x, self._table(num_classes, shared)[arrays.y])
@@ -189,9 +198,9 @@ class Scale(Shift):
 
 @dataclass(frozen=True)
 class MissingFeatures(Shift):
-    """The same features are missing at all clients with this shift; missing is 0, which after standardising is the mean."""
+    """The same features are missing at all these clients: black pixels, or NaN, which standardising makes the mean."""
 
-    about: ClassVar[str] = "a share of the features (or pixels) is missing: `missing` of them are 0"
+    about: ClassVar[str] = "a share of the features (or pixels) is missing; tables must be standardised"
     family: ClassVar[str] = "feature"
 
     missing: Share = 0.25
@@ -203,7 +212,7 @@ class MissingFeatures(Shift):
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         flat = arrays.x.reshape(len(arrays.x), -1).copy()
         gone = shared.child("missing").numpy().permutation(flat.shape[1])[: round(self.missing * flat.shape[1])]
-        flat[:, gone] = 0
+        flat[:, gone] = 0 if flat.dtype == np.uint8 else np.nan
         return Arrays(flat.reshape(arrays.x.shape), arrays.y)
 
 
@@ -220,6 +229,10 @@ class Joint(Shift):
     @property
     def group(self) -> str:
         return "joint" if self.images and self.labels else "joint-images" if self.images else "joint-labels"
+
+    @property
+    def changes_concept(self) -> bool:
+        return self.labels
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         x, y = arrays
@@ -252,5 +265,5 @@ def _images(arrays: Arrays, kind: str) -> np.ndarray:
 
 
 def _turned(images: np.ndarray, degrees: float) -> np.ndarray:
-    turned = rotated(images, degrees) if degrees % 90 == 0 else rotated(images / 255.0, degrees)
-    return turned if turned.dtype == np.uint8 else to_bytes(turned)
+    whole_turns = degrees % 180 == 0 or (degrees % 90 == 0 and images.shape[1] == images.shape[2])
+    return rotated(images, degrees) if whole_turns else to_bytes(rotated(images / 255.0, degrees))

@@ -30,7 +30,7 @@ class Cifar10(FileSource):
 
     def forms(self) -> Sequence[Form]:
         return (
-            Form((f"{TEN}/data_batch_1.bin", f"{TEN}/test_batch.bin"), _ten_from_binary),
+            Form((*(f"{TEN}/data_batch_{n}.bin" for n in range(1, 6)), f"{TEN}/test_batch.bin"), _ten_from_binary),
             Form(("cifar10_20k_5k.npz",), lambda folder: images_from_npz(folder / "cifar10_20k_5k.npz")),
         )
 

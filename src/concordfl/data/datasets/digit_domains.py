@@ -27,6 +27,8 @@ class DigitDomains(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.domains:
+            raise SettingError("domains must name at least one domain, got none")
         for domain in self.domains:
             if domain not in DOMAINS:
                 raise SettingError(f"domains must be among {', '.join(DOMAINS)}, got {domain!r}")

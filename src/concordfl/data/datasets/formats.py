@@ -1,6 +1,8 @@
 """File formats that several data sets share."""
 
 import gzip
+import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ def read_npz(path: Path, *names: str) -> list[np.ndarray]:
             if missing:
                 raise DataError(f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}")
             return [file[name] for name in names]
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} must be a readable .npz file: {error}") from None
 
 
@@ -41,7 +43,7 @@ def read_idx(path: Path) -> np.ndarray:
     """A uint8 array from an idx file (MNIST and its relatives), gzipped or not."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} must be a readable idx file: {error}") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(f"{path} must be an idx file of unsigned bytes, got a header of {data[:4].hex()}")

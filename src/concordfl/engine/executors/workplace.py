@@ -77,7 +77,7 @@ class Workplace:
         if self._memos.get(id, (phase, {}))[0] != phase:
             del self._memos[id]  # the examples have drifted
         _, memo = self._memos.setdefault(id, (phase, {}))
-        return splits._replace(train=Examples(splits.train.x, splits.train.y, memo))
+        return splits._replace(train=Examples(splits.train.x, splits.train.y, memo, splits.train.scale))
 
     def _get_published(self, name: str) -> Tree:
         if name not in self._published:
