@@ -46,6 +46,7 @@ def test_defaults_make_a_run():
         ({"data": {"name": "mnits"}}, "data.name must be a known name, got 'mnits'"),
         ({"scenario": {"partition": {"kind": "lda", "alpha": 0}}}, "scenario.partition.alpha must be > 0, got 0"),
         ({"scenario": {"partition": "lda"}}, "scenario.partition must be a table with a kind, got 'lda'"),
+        ({"scenario": {"name": ["x"]}}, "scenario.name must be a known name, got ['x']"),
         ({"scenario": {"shifts": {"kind": "x"}}}, "scenario.shifts must be a list of tables"),
         ({"scenario": {"shifts": [{"kind": "label-map", "share": 2}]}}, "scenario.shifts[0].share must be <= 1, got 2"),
     ],

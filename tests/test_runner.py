@@ -125,3 +125,9 @@ def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch)
         cf.run(QUICK, out=tmp_path / "run", observe=stop)
     monkeypatch.setattr(runner, "choose_executor", lambda *_: pytest.fail("chosen anew"))
     assert cf.resume(tmp_path / "run").summary["executor"] == "serial"
+
+
+@pytest.mark.parametrize("model", [{"hidden": 64}, {"hidden": [-1]}, {"hidden": ["a"]}, {"name": 3}])
+def test_bad_models_are_refused_in_words(model):
+    with pytest.raises(cf.SettingError, match="^model"):
+        cf.run(QUICK, model=model)

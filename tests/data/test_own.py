@@ -6,7 +6,10 @@ from PIL import Image
 
 import concordfl as cf
 from concordfl import DataError, Key
+from concordfl.compare import config_hash
+from concordfl.config import Config
 from concordfl.data.own import Folder, Table
+from concordfl.newcomer import adapt
 
 CSV = "age,weight,y\n50,70.5,sick\n60,,well\n70,80,well\n"
 
@@ -117,6 +120,11 @@ ROWS = np.zeros((3, 2))
         ({"a_npz": {"x": ROWS, "y": ROWS}}, "y must be one label per example, got an array of shape"),
         ({"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}}, "x must be uint8 images or rows of numbers"),
         ({"a_npz": "no"}, "a.npz must be a readable .npz file"),
+        ({"a_npz": "PK\x03\x04 broken"}, "a.npz must be a readable .npz file"),
+        ({"a_npz": {"x": ROWS, "y": 3}}, "y must be one label per example, got an array of shape"),
+        ({"a_npz": {"x": ROWS, "y": [0, 1, np.nan]}}, "labels must be finite, got NaN or infinity"),
+        ({"a_npz": {"x": ROWS + np.inf, "y": [0, 1, 1]}}, "features must be finite or NaN for missing, got infinity"),
+        ({"a_csv": "x,y\n1e99,1\n2,2\n"}, "column 'x' must be a number or missing, got '1e99'"),
     ],
 )
 def test_what_does_not_fit_names_the_file_and_the_rule(tmp_path, files, message):
@@ -145,3 +153,44 @@ def test_nan_without_standardising_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x,z,y\n1,,1\n2,,2\n")
     with pytest.raises(DataError, match="every feature must have a value somewhere, got none for feature 1"):
         cf.run(data={"folder": str(tmp_path)}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1})
+
+
+def test_a_table_without_rows(tmp_path):
+    (tmp_path / "all.csv").write_text("client,x,y\n")
+    with pytest.raises(DataError, match="there must be at least one example, got none"):
+        Table(table=str(tmp_path / "all.csv")).load(Key(0))
+
+
+def test_edited_data_are_other_data(tmp_path):
+    (tmp_path / "a.csv").write_text(CSV)
+    settings = {"data": {"folder": str(tmp_path)}}
+    before = config_hash(Config.from_table(settings))
+    assert config_hash(Config.from_table(settings)) == before
+    (tmp_path / "a.csv").write_text(CSV.replace("50", "51"))
+    assert config_hash(Config.from_table(settings)) != before
+
+
+def test_newcomers_are_read_as_the_run_read_its_clients(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "clinics").mkdir()
+
+    def write(path, header="a,b,grade", dtype=int):
+        rows = [f"{a:.2f},{b:.2f},{dtype(a + b > 0)}" for a, b in rng.normal(size=(30, 2))]
+        path.write_text("\n".join([header, *rows]))
+
+    for name in "pqr":
+        write(tmp_path / f"clinics/{name}.csv")
+    cf.run(data={"folder": str(tmp_path / "clinics"), "label": "grade"}, run={"rounds": 5}, out=tmp_path / "run")
+    write(tmp_path / "late.csv", dtype=float)  # 0.0 and 1.0 are the classes 0 and 1
+    assert adapt(tmp_path / "run", tmp_path / "late.csv")["tested_on"]["examples"] == 15
+    x = rng.normal(size=(20, 2))
+    np.savez(tmp_path / "later.npz", x=x, y=(x.sum(1) > 0).astype(int))
+    assert adapt(tmp_path / "run", tmp_path / "later.npz")["tested_on"]["accuracy"] > 0.5
+    write(tmp_path / "swapped.csv", "b,a,grade")
+    with pytest.raises(DataError, match="columns must be a, b, got b, a"):
+        adapt(tmp_path / "run", tmp_path / "swapped.csv")
+    np.savez(tmp_path / "odd.npz", x=x, y=np.full(20, 7))
+    with pytest.raises(DataError, match="labels must be among 0, 1, got 7"):
+        adapt(tmp_path / "run", tmp_path / "odd.npz")
+    with pytest.raises(DataError, match="the client's data must exist"):
+        adapt(tmp_path / "run", tmp_path / "nowhere.csv")

@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from concordfl import Key, SettingError
 from concordfl.config import Config
@@ -135,3 +136,42 @@ def test_every_named_mix_makes_clients(name):
     made = build_federation(data, config.scenario, Key(0))
     assert made.participants
     assert made.held_out
+
+
+def test_two_random_maps_are_two_concepts():
+    shifts = (LabelMap(map="random", share=0.25), LabelMap(map="random", share=0.25))
+    made = build(shifts=shifts)
+    assert Counter(made.groups[id]["concept"] for id in made.participants) == {"original": 10, "random": 5, "random-2": 5}
+    assert set(made.held_out) == {"held-out-original", "held-out-random", "held-out-random-2"}
+    assert not np.array_equal(made.splits("held-out-random").test.y, made.splits("held-out-random-2").test.y)
+
+
+def test_shares_that_sum_to_one_always_fit():
+    made = build(clients=6, shifts=tuple(LabelMap(map="shift", by=by, share=0.25) for by in (1, 2, 3, 4)))
+    assert len({made.groups[id]["concept"] for id in made.participants}) == 4
+
+
+def test_among_must_name_an_earlier_concept():
+    with pytest.raises(
+        SettingError, match=r"among must name the concept of an earlier shift, got 'revers': did you mean 'reverse'\?"
+    ):
+        build(shifts=(LabelMap(share=0.5), LabelNoise(share=0.4, among="revers")))
+
+
+def test_images_are_standardised_by_channel_from_sums():
+    rng = np.random.default_rng(0)
+    images = Arrays(rng.integers(256, size=(200, 4, 4, 3), dtype=np.uint8), np.arange(200) % 5)
+    data = Dataset(images, images.take(np.arange(0)), 5)
+    made = build_federation(data, Scenario(clients=4), Key(0), standardise=True)
+    inputs = torch.cat([made.splits(id).train.inputs() for id in made.participants])
+    assert torch.allclose(inputs.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(inputs.std(dim=(0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
+    assert made.x.dtype == torch.uint8
+    index = torch.tensor([3, 1])
+    assert torch.equal(made.splits("client-0").train.inputs(index), made.splits("client-0").train.inputs()[index])
+
+
+def test_pooled_data_drift_too():
+    made = build(shifts=(LabelMap(share=1.0, from_round=3),)).with_pooled_client()
+    before, after = (made.splits("pooled", round).train.y for round in (2, 3))
+    assert np.array_equal(4 - before, after)

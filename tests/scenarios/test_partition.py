@@ -37,7 +37,8 @@ def sizes(parts):
 def test_no_example_goes_to_two_clients_and_the_key_decides(kind):
     parts = places(kind)
     everything = np.concatenate(list(parts.values()))
-    assert len(everything) == len(set(everything.tolist())) == SIZE
+    assert len(everything) == len(set(everything.tolist()))
+    assert len(everything) == SIZE or kind == "groups"  # which leaves over what fits no group's mix
     assert len(parts) == 60
     if kind in EQUAL_SIZES:
         assert set(sizes(parts)) == {100}
@@ -116,9 +117,10 @@ def test_groups_share_a_class_mix_and_the_last_are_held_out():
     def mix(id):
         return np.bincount(LABELS[found.places[id]], minlength=CLASSES) / len(found.places[id])
 
-    inside = np.abs(mix("client-00") - mix("client-01")).sum()
-    across = np.abs(mix("client-00") - mix("client-10")).sum()
-    assert inside < across
+    for group in range(5):
+        first, *others = (mix(f"client-{10 * group + place:02d}") for place in range(10))
+        assert all(np.abs(first - other).sum() < 0.1 for other in others)  # also in the groups that come last
+    assert np.abs(mix("client-00") - mix("client-10")).sum() > 0.3
     with pytest.raises(DataError, match=r"groups must be > held_out_groups \(2\) and <= clients"):
         assigned("groups", groups=2)
 

@@ -166,3 +166,11 @@ def test_drift_begins_at_its_round():
     steady = cf.run(settings, scenario={"shifts": []}).records
     assert cf.run(settings).records[1]["local"] == steady[1]["local"]
     assert cf.run(settings).records[2]["local"] != steady[2]["local"]
+
+
+def test_images_that_are_not_square_can_be_turned():
+    plain = Arrays(np.full((2, 6, 10, 1), 100, dtype=np.uint8), np.zeros(2, int))
+    turned = change("rotate", plain, degrees=90.0).x
+    assert turned.shape == plain.x.shape
+    assert set(np.unique(turned)) <= {0, 100}
+    assert np.array_equal(change("rotate", plain, degrees=180.0).x, plain.x)

@@ -192,10 +192,10 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     if text.lower() in MISSING:
         return np.nan
     try:
-        number = float(np.float32(text))
+        number = float(text)
     except ValueError:
         number = np.inf
-    if np.isinf(number):
+    if abs(number) > np.finfo(np.float32).max:
         raise DataError(f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}")
     return number
 

@@ -16,11 +16,11 @@ from ..federation import Arrays
 def read_npz(path: Path, *names: str) -> list[np.ndarray]:
     """Arrays by name from an .npz file; nothing in it is executed."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file.files]
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            missing = [name for name in names if name not in arrays.files]
             if missing:
                 raise DataError(f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}")
-            return [file[name] for name in names]
+            return [arrays[name] for name in names]
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} must be a readable .npz file: {error}") from None
 
