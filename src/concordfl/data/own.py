@@ -195,7 +195,7 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = np.inf
-    if abs(number) > np.finfo(np.float32).max:
+    if abs(number) > float(np.finfo(np.float32).max):
         raise DataError(f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}")
     return number
 
