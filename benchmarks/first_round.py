@@ -31,7 +31,7 @@ with runner._executor(choice, settings, federation, model) as executor:
     mark("start the executor")
     experiment = Experiment(settings.algorithm, model, federation, settings.training, settings.run, executor)
     progress = experiment.start()
-    experiment._play(experiment.turns[0], progress)
+    experiment.play(experiment.turns[0], progress)
     mark("first round")
 import json
 print(json.dumps(marks))

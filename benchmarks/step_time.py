@@ -109,7 +109,7 @@ def engine_rounds(
     experiment = Experiment(settings.algorithm, model, federation, settings.training, settings.run, executor)
     progress = experiment.start()
     turns = iter(experiment.turns)
-    return lambda: experiment._play(next(turns), progress), executor
+    return lambda: experiment.play(next(turns), progress), executor
 
 
 def main() -> None:

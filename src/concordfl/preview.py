@@ -72,7 +72,7 @@ def _bytes_per_round(settings: Config, federation: Federation) -> Iterator[tuple
         if turn.stage.name not in seen:
             seen.add(turn.stage.name)
             before = replace(progress.traffic)
-            experiment._play(turn, progress)
+            experiment.play(turn, progress)
             yield turn, progress.traffic.down - before.down, progress.traffic.up - before.up
 
 

@@ -11,6 +11,7 @@ import torch
 
 from ..core import (
     Algorithm,
+    Client,
     ClientId,
     ClientStepError,
     Cohort,
@@ -63,7 +64,7 @@ class StepCall:
     algorithm: Algorithm
     step: Step
 
-    def __call__(self, client: Any, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def __call__(self, client: Client, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         return self.step(client, self.algorithm.init_client(client, message) if state is None else state, message)
 
 
@@ -120,7 +121,7 @@ class Experiment:
         saved = time.monotonic()
         for turn in self.turns[progress.round :]:
             began = time.monotonic()
-            self._play(turn, progress)
+            self.play(turn, progress)
             progress.step_seconds += time.monotonic() - began
             last = turn.round == len(self.turns)
             record = None
@@ -134,7 +135,7 @@ class Experiment:
                 saved = time.monotonic()
             self.observe(Event(turn, len(self.turns), progress.seconds, record))
 
-    def _play(self, turn: Turn, progress: Progress) -> None:
+    def play(self, turn: Turn, progress: Progress) -> None:
         """One round. Server state and client states come to count together, or, if nobody answered, not at all."""
         cohort = self._assemble(turn, progress)
         asked, published = set(cohort.ids), progress.publications.copy()
@@ -164,7 +165,7 @@ class Experiment:
         else:
             present = [id for id in self.population if id not in progress.absent] or self.population
             ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round))
-        requests = iter(range(1_000_000))
+        requests = itertools.count()
 
         def ask(request: Request) -> Answer:
             return self._ask(request, turn, next(requests), progress)
