@@ -3,7 +3,10 @@
 import hashlib
 import http.server
 import io
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -138,3 +141,34 @@ def test_an_archive_that_is_none(server, tmp_path):
     with pytest.raises(DataError, match="must be an archive that can be unpacked"):
         fetch(Remote(f"{server.address}/data.bin", CHECKSUM, unpack=True), tmp_path)
     assert names(tmp_path) == ["data.bin"]
+
+
+COMMAND = """
+import sys
+from concordfl import cli
+from concordfl.data.datasets import DATASETS
+from concordfl.data.dataset import Remote
+DATASETS["usps"].home = (Remote(sys.argv[1], sys.argv[2]),)
+sys.argv = ["concordfl", "data", "get", "usps"]
+cli.main()
+"""
+
+
+def test_the_command_says_it_in_a_line(server, tmp_path):
+    def get(address, checksum):
+        command = [sys.executable, "-c", COMMAND, f"{server.address}/{address}", checksum]
+        environment = {**os.environ, "CONCORDFL_DATA": str(tmp_path), "COLUMNS": "300"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+    wrong = get("data.bin", "md5:0000")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith(f"concordfl: {server.address}/data.bin must have the checksum md5:0000, got md5:")
+    server.break_after = 300_000
+    broken = get("data.bin", CHECKSUM)
+    assert broken.returncode == 2
+    assert "300000 bytes are kept, the same command goes on from there" in broken.stderr
+    assert len(broken.stderr.splitlines()) == len(wrong.stderr.splitlines()) == 1
+    good = get("data.bin", CHECKSUM)
+    assert good.returncode == 0
+    assert good.stdout.splitlines() == [f"fetching {server.address}/data.bin", str(tmp_path / "usps/data.bin")]
+    assert names(tmp_path / "usps") == ["data.bin"]
