@@ -112,7 +112,9 @@ def compare(
         results = comparison.results_folder(file)
         summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
     console.print(
-        tables.comparison_table(f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, after the last round (percent)", summaries)
+        tables.comparison_table(
+            f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, accuracy after the last round in percent", summaries
+        )
     )
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 

@@ -35,10 +35,10 @@ def run_table(summary: Summary) -> Table:
 def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
     """Several methods, each over one or more seeds: mean ± standard deviation over seeds."""
     table = Table(title=title, title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     grouped = any(summary.get("clusters") for summaries in runs.values() for summary in summaries)
-    agreement = ["groups (ARI)"] if grouped else []
-    for name in ("local accuracy", "worst tenth", "global accuracy", *agreement, "sent down", "sent up", "seconds"):
+    agreement = ["ARI"] if grouped else []  # of the groups a method finds with the true ones
+    for name in ("local", "worst tenth", "global", *agreement, "down", "up", "time"):
         table.add_column(name, justify="right")
     for method, summaries in runs.items():
         table.add_row(
@@ -49,7 +49,7 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
             *([spread((summary.get("clusters") or {}).get("ari") for summary in summaries)] if grouped else []),
             size(statistics.mean(summary["bytes"]["down"] for summary in summaries)),
             size(statistics.mean(summary["bytes"]["up"] for summary in summaries)),
-            f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f}",
+            f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f} s",
         )
     return table
 
