@@ -1,6 +1,7 @@
 """The command line."""
 
 import inspect
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from . import compare as comparison
 from . import config as configuration
-from . import newcomer, runner
+from . import newcomer, runner, scoring
 from .algorithms import ALGORITHMS
 from .core import ConcordError, DataError, SettingError
 from .core.settings import nearest
@@ -22,6 +23,7 @@ from .data.dataset import FileSource, places
 from .data.datasets import DATASETS
 from .data.fetch import fetch
 from .engine.memory import keep_freed_memory
+from .metrics import novelty
 from .models import MODELS
 from .preview import preview
 from .progress import downloading, shown
@@ -45,7 +47,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for 
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")]
 FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
-DataOption = Annotated[Path, typer.Option("--data", help="A client's examples: .npz, .csv or a folder.", show_default=False)]
+DataOption = Annotated[Path, typer.Option("--data", help="Examples: .npz, .csv or a folder of images.", show_default=False)]
 RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
 
 
@@ -123,19 +125,57 @@ def compare(
 def adapt(folder: FolderArgument, data: DataOption) -> None:
     """Let a new client join a finished run: it adapts to half of its examples and is tested on the rest."""
     answer = newcomer.adapt(folder, data)
+    tested = answer["tested_on"]
+    figures = [f"accuracy {tables.percent(tested['accuracy'])}"] if "accuracy" in tested else []
+    if "log_likelihood" in answer:
+        figures += [f"log-likelihood {answer['log_likelihood']['own_weights']:.3f}"]
     console.print(
-        f"{answer['client']}: accuracy {tables.percent(answer['tested_on']['accuracy'])} on {answer['tested_on']['examples']} "
-        f"examples, after adapting to {answer['adapted_on']} others\nWritten to {folder / 'adapted' / answer['client']}.json",
+        f"{answer['client']}: {', '.join(figures)} on {tested['examples']} examples, after adapting to "
+        f"{answer['adapted_on']} others\nWritten to {folder / 'adapted' / answer['client']}.json",
         highlight=False,
         soft_wrap=True,
     )
 
 
 @app.command()
-def score(folder: FolderArgument, data: DataOption) -> None:
-    """Say how likely samples are under a finished run, and which of them are unlike anything seen."""
-    newcomer.require(newcomer.open_finished(folder).algorithm, "scores_samples", "score", "models p(x)")
-    raise SettingError(f"score cannot read {data}: no method of this version models p(x)")
+def score(
+    folder: FolderArgument,
+    data: DataOption,
+    false_alarm: Annotated[
+        float, typer.Option(help="The share of held-out training data that may be called novel.", min=0, max=1)
+    ] = 0.05,
+    against: Annotated[
+        Path | None, typer.Option(help="Samples known to be familiar: how well are the two told apart?", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A .csv or .json file.", show_default=False)] = None,
+) -> None:
+    """Say how familiar samples are to a finished run, and which of them are unlike anything seen."""
+    scored = scoring.score(folder, data, false_alarm)
+    file = out or folder / "scores" / f"{data.stem}.csv"
+    if file.suffix.lower() not in (".csv", ".json"):
+        raise SettingError(f"--out must be a .csv or .json file, got {file}")
+    scoring.write(scored, file)
+    console.print(f"{len(scored.score)} samples, {_verdict(scored)}", highlight=False, soft_wrap=True)
+    if against is not None:
+        familiar = scoring.score(folder, against, false_alarm)
+        figures = novelty(familiar.score, scored.score)
+        console.print(
+            f"against {len(familiar.score)} familiar samples, {_verdict(familiar)}\n"
+            f"AUROC {figures.auroc:.4f}, AP {figures.ap:.4f}, max-F1 {figures.max_f1:.4f}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"Written to {file}", highlight=False, soft_wrap=True)
+
+
+def _verdict(scored: scoring.Scored) -> str:
+    middle = f"median score {statistics.median(scored.score):.4g}"
+    if scored.novel is None:
+        return f"{middle}; no verdicts, as the run kept no validation data"
+    return (
+        f"{int(scored.novel.sum())} of them novel: {middle}, threshold {scored.threshold:.4g} "
+        f"at a false-alarm rate of {scored.false_alarm:g}"
+    )
 
 
 data_app = typer.Typer(help="Data sets: what is here, and how to get the rest.", no_args_is_help=True)

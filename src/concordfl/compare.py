@@ -10,6 +10,7 @@ from typing import Any
 from . import runner
 from .config import Config
 from .engine.files import write_atomically
+from .engine.records import to_json
 
 WORTH_KEEPING = 30.0  # seconds of a cell: a table of a dozen such takes longer than anybody wants to wait
 
@@ -61,7 +62,7 @@ def compare(
         summaries.setdefault(algorithm, []).append(result.summary)
         if kept is not None and result.summary["seconds"]["total"] > WORTH_KEEPING:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, json.dumps(_small(result.summary, settings), indent=1) + "\n")
+            write_atomically(kept, to_json(_small(result.summary, settings), indent=1) + "\n")
     return summaries
 
 
@@ -73,7 +74,7 @@ def results_folder(file: Path) -> Path | None:
 
 def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     """Without values per client; with the configuration it belongs to."""
-    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing")}
+    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing", "thresholds")}
     for part in ("final", "selected"):
         small[part] = small[part] and {key: value for key, value in small[part].items() if key != "clients"}
     return {**small, "config": settings.to_table()}

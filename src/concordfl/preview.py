@@ -1,5 +1,6 @@
 """What a run would be, without doing it: `concordfl run FILE --dry-run`."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,8 +28,9 @@ def preview(settings: Config) -> Iterator[RenderableType]:
     yield settings.to_toml()
     yield _clients(federation)
     yield f"{settings.model.name}: {model.num_parameters:,} parameters"
-    for turn, down, up in _bytes_per_round(settings, federation):
-        yield f"stage {turn.stage.name!r}: {size(down)} down and {size(up)} up in a round"
+    for turn, rounds, down, up in _bytes_by_stage(settings, federation):
+        span = "a round" if rounds == 1 else f"its {rounds} rounds"
+        yield f"stage {turn.stage.name!r}: {size(down)} down and {size(up)} up in {span}"
 
 
 def _clients(federation: Federation) -> Table:
@@ -59,21 +61,21 @@ def histogram(labels: np.ndarray, num_classes: int) -> str:
     return "".join(BARS[height] if height else "·" for height in heights)
 
 
-def _bytes_per_round(settings: Config, federation: Federation) -> Iterator[tuple[Turn, int, int]]:
-    """Counted, not calculated: the first round of every stage is played with two examples per client."""
+def _bytes_by_stage(settings: Config, federation: Federation) -> Iterator[tuple[Turn, int, int, int]]:
+    """Counted, not calculated: played with two examples per client, preparing stages whole, of the others the first round."""
     small = _two_examples_each(federation)
     model = runner.make_model(settings, small)
     executor = Serial(Workplace(model, small, settings.training, settings.run.seed))
     plan = replace(settings.run, dropout=0.0)
     experiment = Experiment(settings.algorithm, model, small, settings.training, plan, executor)
     progress = experiment.start()
-    seen = set()
-    for turn in experiment.turns:
-        if turn.stage.name not in seen:
-            seen.add(turn.stage.name)
-            before = replace(progress.traffic)
+    for _, group in itertools.groupby(experiment.turns, lambda turn: turn.stage.name):
+        turns = list(group)
+        played = turns if turns[0].stage.prepares else turns[:1]
+        before = replace(progress.traffic)
+        for turn in played:
             experiment.play(turn, progress)
-            yield turn, progress.traffic.down - before.down, progress.traffic.up - before.up
+        yield turns[0], len(played), progress.traffic.down - before.down, progress.traffic.up - before.up
 
 
 def _two_examples_each(federation: Federation) -> Federation:

@@ -40,7 +40,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy over the participants' test splits in the last round."""
+        """Mean accuracy over the participants' test splits in the last round, of a method that predicts labels."""
         return float(self.summary["final"]["local_accuracy"])
 
 

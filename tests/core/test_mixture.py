@@ -25,7 +25,7 @@ def test_extreme_losses_stay_finite_and_no_model_dies():
 
 def test_settling_is_a_fixed_point():
     losses = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)) * 4
-    gamma, omega = mixture.settle(losses, steps=5000, tolerance=1e-12)
+    gamma, omega, _ = mixture.settle(losses, steps=5000, tolerance=1e-12)
     assert torch.allclose(mixture.responsibilities(losses, omega), gamma, atol=1e-9)
     assert torch.allclose(gamma.mean(0), omega, atol=1e-9)
 

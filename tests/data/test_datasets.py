@@ -39,6 +39,30 @@ def test_limits_draw_a_part_by_the_key():
     assert len(load("digits", limit=10**6).train.y) == 1433
 
 
+def test_labels_can_be_left_out():
+    data = load("digits", without=(1, 3), limit=500)
+    assert len(data.train.y) == 500
+    assert set(data.train.y) == set(data.test.y) == {0, 2, 4, 5, 6, 7, 8, 9}
+    assert data.num_classes == 10
+    assert np.array_equal(load("digits", without=()).train.y, load("digits").train.y)
+    with pytest.raises(SettingError, match="data.without must name labels below 10, got 10"):
+        load("digits", without=(10,))
+    with pytest.raises(SettingError, match="data.without must leave examples to train on"):
+        load("digits", without=tuple(range(10)))
+
+
+def test_two_gaussians_are_those_of_figure_1():
+    data = load("two-gaussians", clients=3, examples_per_client=20000)
+    x, y = data.train.x[:, 0].astype(np.float64), data.train.y
+    # Mixture moments: mean 0, variance 1.5 + 2²; the best rule for x knows only x.
+    assert x.mean() == pytest.approx(0, abs=0.05)
+    assert x.var() == pytest.approx(1.5 + 4, rel=0.02)
+    likely = np.exp(-((x[:, None] - np.array([-2, 2])) ** 2) / 3)
+    first = likely[:, 0] / likely.sum(1)
+    positive = first * (x < -2) + (1 - first) * (x < 2)
+    assert ((positive > 0.5) != y).mean() == pytest.approx(0.051, abs=0.004)
+
+
 def write_idx(path, array):
     header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))

@@ -6,6 +6,8 @@ from .fedavg import FedAvg
 from .fedavg_ft import FedAvgFineTuned
 from .fedconceptem import FedConceptEM
 from .fedem import FedEM
+from .fedgmm import FedGMM
+from .fedgmm_unsupervised import FedGMMUnsupervised
 from .fedprox import FedProx
 from .local import Local
 
@@ -15,6 +17,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg-ft": FedAvgFineTuned,
     "fedconceptem": FedConceptEM,
     "fedem": FedEM,
+    "fedgmm": FedGMM,
+    "fedgmm-unsupervised": FedGMMUnsupervised,
     "fedprox": FedProx,
     "local": Local,
 }

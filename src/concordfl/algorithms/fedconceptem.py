@@ -143,7 +143,7 @@ class FedConceptEM(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         models = message["models"]
         if not state["met"]:  # new, or never sampled: the E-step alone, to convergence
-            gamma, _ = mixture.settle(client.losses_each(models), prior_of(client, message))
+            gamma = mixture.settle(client.losses_each(models), prior_of(client, message)).gamma
         else:
             gamma = mixture.renormalised(mixture.columns(models, state["gamma"]))
         tuned = self.fine_tune and not new

@@ -44,7 +44,7 @@ class FedEM(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         if state["met"]:
             return state
-        return {"omega": mixture.settle(client.losses_each(message))[1], "met": False}
+        return {"omega": mixture.settle(client.losses_each(message)).omega, "met": False}
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return mixture.predict(client, message, state["omega"], examples)

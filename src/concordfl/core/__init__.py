@@ -1,7 +1,7 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
-from . import mixture, tree
-from .algorithm import About, Algorithm, Stage, Task, client_step
+from . import gaussian, mixture, tree
+from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
 from .client import Batch, Client, ClientId, Examples, ModelId, Scale, weighted_loss
 from .cohort import Cohort, Replies
 from .errors import (
@@ -35,6 +35,7 @@ __all__ = [
     "Examples",
     "Fraction",
     "Key",
+    "Likelihood",
     "Model",
     "ModelId",
     "NoReplies",
@@ -54,6 +55,7 @@ __all__ = [
     "Weighted",
     "WorkerError",
     "client_step",
+    "gaussian",
     "mixture",
     "tree",
     "weighted",

@@ -42,8 +42,8 @@ class Stage(NamedTuple):
     """A part of a method's schedule: `play` is called once per round.
 
     `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; one that does not answer is
-    left out of later stages until it has answered. `first_round` is where the stage's own count of rounds, on which the
-    random keys and the learning rate depend, begins.
+    left out of later stages until it has answered. A stage that `prepares` is not evaluated: there is nothing yet to predict
+    with. `first_round` is where the stage's own count of rounds, on which the random keys and the learning rate depend, begins.
     """
 
     name: str
@@ -51,6 +51,18 @@ class Stage(NamedTuple):
     rounds: int | None = None
     everyone: bool = False
     first_round: int = 0
+    prepares: bool = False
+
+
+class Likelihood(NamedTuple):
+    """How likely samples are: (N,) log p(x), and log p(y|x) where the method knows of labels."""
+
+    log_x: Tensor
+    log_y: Tensor | None
+
+    @property
+    def joint(self) -> Tensor:
+        return self.log_x if self.log_y is None else self.log_x + self.log_y
 
 
 class About(NamedTuple):
@@ -73,6 +85,7 @@ class Algorithm(Settings, ABC):
     accepts_new_clients: ClassVar[bool] = True  # whether there is a rule for clients that were not in training
     public_state: ClassVar[frozenset[str]] = frozenset()  # entries of a client's state that only repeat what it has sent
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
+    classifies: ClassVar[bool] = True  # whether it predicts labels
     pools_data: ClassVar[bool] = False  # whether all training data are pooled first: no federation, for comparison only
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
@@ -105,6 +118,10 @@ class Algorithm(Settings, ABC):
     @abstractmethod
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities."""
+
+    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
+        """How likely examples are at a client in `state`, or, if that is None, anywhere. Of methods with `scores_samples`."""
+        raise SettingError(f"{type(self).__name__} does not model p(x)")
 
     def describe(self, server: Tree) -> dict[str, Any]:
         """For the records only: what is worth knowing of the server's state."""

@@ -46,20 +46,23 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Examples as a network takes them: float; images (N, C, H, W) in channels-last layout, in [0, 1] or standardised."""
+    def inputs(self, index: Tensor | slice = slice(None), *, scaled: bool = True) -> Tensor:
+        """Examples as a network takes them: float; images (N, C, H, W) in channels-last layout.
+
+        Images are in [0, 1], or standardised where the run asks for it and `scaled` is not off.
+        """
         x = self.x[index] if isinstance(index, slice) else self.x.index_select(0, index)
         if x.ndim == 4:
             x = x.permute(0, 3, 1, 2)
         if x.dtype == torch.uint8:
             x = x.float().div_(255)
-            return x if self.scale is None else x.sub_(self.scale.mean).div_(self.scale.deviation)
+            return x if self.scale is None or not scaled else x.sub_(self.scale.mean).div_(self.scale.deviation)
         return x.clone() if isinstance(index, slice) else x  # a network may begin with an operation in place
 
     def cached(self, name: str, compute: Callable[[], Any]) -> Any:
-        """`compute()`, once per client and process: for what is derived from published things, such as frozen features.
+        """`compute()`, once per client, split and process: for what is derived from published things, such as frozen features.
 
-        A memo of the executor: never part of a state or a message, forgotten whenever something new is published.
+        A memo of the executor: never part of a state or a message, forgotten whenever something is published anew.
         """
         if name not in self._memo:
             self._memo[name] = compute()

@@ -4,6 +4,7 @@ Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) 
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +21,21 @@ def responsibilities(losses: Tensor, omega: Tensor, log_prior: Tensor | float = 
     return (omega.clamp_min(FLOOR).log() - losses.double() - log_prior).softmax(dim=1)
 
 
-def settle(losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, tolerance: float = 1e-6) -> tuple[Tensor, Tensor]:
+class Settled(NamedTuple):
+    gamma: Tensor  # (N, K)
+    omega: Tensor  # (K,)
+    steps: int  # E-steps until ω stood still
+
+
+def settle(losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, tolerance: float = 1e-6) -> Settled:
     """γ and ω of a client that meets fixed models: E-steps from equal weights until ω stands still."""
     omega = torch.full((losses.shape[1],), 1 / losses.shape[1], dtype=torch.float64)
-    for _ in range(steps):
+    for step in range(1, steps + 1):  # noqa: B007 - how many were needed is part of the answer
         gamma = responsibilities(losses, omega, log_prior)
         before, omega = omega, gamma.mean(0)
         if (omega - before).abs().max() < tolerance:
             break
-    return gamma, omega
+    return Settled(gamma, omega, step)
 
 
 def train_each(
@@ -42,7 +49,7 @@ def train_each(
 
 
 def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
-    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k."""
+    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k; ω (K,), or (N, 1, K) by example."""
     each = [client.probabilities(params, examples).double() for params in models.values()]
     return (torch.stack(each, dim=-1) * omega).sum(-1)
 

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..core import Count, DataError, Key, Settings
+from ..core import Count, CountOrZero, DataError, Key, SettingError, Settings
 from .federation import Arrays
 
 
@@ -49,6 +49,7 @@ class Source(Settings, ABC):
     home: ClassVar[tuple[Remote, ...]] = ()  # what `concordfl data get` fetches
     advice: ClassVar[str] = ""  # how else to get it
 
+    without: tuple[CountOrZero, ...] | None = None  # labels to leave out, of training and of test examples
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
     standardise: bool = False  # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
@@ -63,10 +64,18 @@ class Source(Settings, ABC):
 
     def load(self, key: Key) -> Dataset:
         data = self.read(key)
-        train = _limited(len(data.train.y), self.limit, key.child("limit"))
-        test = _limited(len(data.test.y), self.test_limit, key.child("test-limit"))
+        unknown = [label for label in self.without or () if label >= data.num_classes]
+        if unknown:
+            raise SettingError(f"data.without must name labels below {data.num_classes}, got {unknown[0]}")
+        train = _limited(self._kept(data.train), self.limit, key.child("limit"))
+        test = _limited(self._kept(data.test), self.test_limit, key.child("test-limit"))
+        if not len(train):
+            raise SettingError(f"data.without must leave examples to train on, got {list(self.without or ())}")
         owners = None if data.owners is None else data.owners[train]
         return data._replace(train=data.train.take(train), test=data.test.take(test), owners=owners)
+
+    def _kept(self, arrays: Arrays) -> np.ndarray:
+        return np.flatnonzero(~np.isin(arrays.y, self.without or ()))
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
 
 
-def _limited(size: int, limit: int | None, key: Key) -> np.ndarray:
-    if limit is None or limit >= size:
-        return np.arange(size)
-    return np.sort(key.numpy().permutation(size)[:limit])
+def _limited(places: np.ndarray, limit: int | None, key: Key) -> np.ndarray:
+    if limit is None or limit >= len(places):
+        return places
+    return places[np.sort(key.numpy().permutation(len(places))[:limit])]

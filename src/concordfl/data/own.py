@@ -21,6 +21,15 @@ MISSING = ("", "?", "na", "nan", "null", "none")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
 
+class Samples(NamedTuple):
+    """Examples of a client that may have no labels; `features` where they have names."""
+
+    client: str
+    x: np.ndarray
+    labels: np.ndarray | None
+    features: tuple[str, ...] = ()
+
+
 class Own(NamedTuple):
     """One client's examples before labels are numbered; `features` where they have names."""
 
@@ -81,6 +90,7 @@ class Table(Source):
         for owner in np.unique(owners):
             own = [(number, row) for number, row in enumerate(rows, start=2) if row[client] == owner]
             x, labels = _features(path, header, own, label, skip={client, label})
+            assert labels is not None
             parts.append(Own(str(owner), x, labels, _names(header, {client, label})))
         return _dataset(parts)
 
@@ -94,40 +104,52 @@ def _digest(paths: Iterable[Path]) -> str:
 
 
 def read_client(path: Path, label: str = "y", skip: str | None = None) -> Own:
-    """One client's examples from a .npz file, a .csv file or a folder of class folders of images.
+    """One client's labelled examples; see `read_samples`."""
+    samples = read_samples(path, label, skip)
+    if samples.labels is None:
+        rule = f"have a column called {label!r}" if samples.features else "hold the arrays x and y"
+        raise DataError(f"{path} must {rule}, got {', '.join(samples.features) or 'x alone'}")
+    return Own(samples.client, samples.x, samples.labels, samples.features)
+
+
+def read_samples(path: Path, label: str = "y", skip: str | None = None) -> Samples:
+    """Examples from a .npz file, a .csv file or a folder of class folders of images; of the files, labels may be missing.
 
     `skip` names a column that is no feature, where there is one.
     """
     if not path.exists():
         raise DataError(f"the client's data must exist, got {path}")
     if path.is_dir():
-        return _from_images(path)
+        return Samples(*_from_images(path))
     if path.suffix.lower() == ".csv":
         header, rows = _read_csv(path)
-        place = _column(path, header, label)
-        left_out = {place} | ({list(header).index(skip)} if skip in header else set())
+        place = header.index(label) if label in header else None
+        left_out = {header.index(name) for name in (label, skip) if name in header}
         x, labels = _features(path, header, list(enumerate(rows, start=2)), place, skip=left_out)
-        return Own(path.stem, x, labels, _names(header, left_out))
+        return Samples(path.stem, x, labels, _names(header, left_out))
     return _from_npz(path)
 
 
-def _from_npz(path: Path) -> Own:
-    from .datasets.formats import read_npz, with_channels
+def _from_npz(path: Path) -> Samples:
+    from .datasets.formats import read_some_npz, with_channels
 
-    x, y = read_npz(path, "x", "y")
-    if y.ndim != 1 or x.ndim < 1:
+    arrays = read_some_npz(path, "x", "y")
+    if "x" not in arrays:
+        raise DataError(f"{path} must hold the arrays x and y, got none called x")
+    x, y = arrays["x"], arrays.get("y")
+    if y is not None and (y.ndim != 1 or x.ndim < 1):
         raise DataError(f"{path}: y must be one label per example, got an array of shape {y.shape}")
-    if len(x) != len(y):
+    if y is not None and len(x) != len(y):
         raise DataError(f"{path}: x and y must be equally long, got {len(x)} and {len(y)}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
+    if y is not None and y.dtype.kind == "f" and not np.isfinite(y).all():
         raise DataError(f"{path}: labels must be finite, got NaN or infinity")
     if x.dtype.kind == "f" and np.isinf(x).any():
         raise DataError(f"{path}: features must be finite or NaN for missing, got infinity")
     if x.dtype == np.uint8 and x.ndim in (3, 4):
-        return Own(path.stem, with_channels(x), y)
+        return Samples(path.stem, with_channels(x), y)
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise DataError(f"{path}: x must be uint8 images or rows of numbers, got shape {x.shape} and type {x.dtype}")
-    return Own(path.stem, x.astype(np.float32), y)
+    return Samples(path.stem, x.astype(np.float32), y)
 
 
 def _from_images(folder: Path) -> Own:
@@ -174,18 +196,19 @@ def _names(header: Sequence[str], skip: Iterable[int]) -> tuple[str, ...]:
 
 
 def _features(
-    path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], label: int, skip: set[int]
-) -> tuple[np.ndarray, np.ndarray]:
+    path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], label: int | None, skip: set[int]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The features of some rows, and their labels where there is a column of them."""
     columns = [place for place in range(len(header)) if place not in skip]
     x = np.empty((len(rows), len(columns)), dtype=np.float32)
     for at, (number, row) in enumerate(rows):
-        if row[label].lower() in MISSING:
+        if label is not None and row[label].lower() in MISSING:
             raise DataError(
                 f"{path}, line {number}: every row must have a label in column {header[label]!r}, got {row[label]!r}"
             )
         for to, place in enumerate(columns):
             x[at, to] = _number(path, number, header[place], row[place])
-    return x, np.array([row[label] for _, row in rows], dtype=str)
+    return x, None if label is None else np.array([row[label] for _, row in rows], dtype=str)
 
 
 def _number(path: Path, line: int, column: str, text: str) -> float:

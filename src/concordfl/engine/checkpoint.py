@@ -23,10 +23,10 @@ FORMAT = 1
 
 
 class Selected(NamedTuple):
-    """The evaluated round that did best on validation (or training) accuracy so far, and the server's state after it."""
+    """The evaluated round that did best on validation (or training) data so far, and the server's state after it."""
 
     round: int
-    accuracy: float
+    criterion: float  # accuracy, or the log-likelihood of a method without labels
     server: Tree
 
 
@@ -66,7 +66,7 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
         "format": FORMAT,
         "round": progress.round,
         "server": _write_server(folder, progress.round, progress.server),
-        "selected": selected and [selected.accuracy, selected.round, _write_server(folder, selected.round, selected.server)],
+        "selected": selected and [selected.criterion, selected.round, _write_server(folder, selected.round, selected.server)],
         "states": places,
         "published": published,
         "traffic": progress.traffic.to_dict(),
@@ -104,8 +104,8 @@ def _load(folder: Path, manifest: Path, states: ClientStates) -> Progress:
         raise CheckpointError(f"format must be {FORMAT}, got {body['format']}")
     selected = None
     if body["selected"]:
-        accuracy, round, entry = body["selected"]
-        selected = Selected(round, accuracy, _read_server(folder, entry))
+        criterion, round, entry = body["selected"]
+        selected = Selected(round, criterion, _read_server(folder, entry))
     publications = Publications()
     for name, entry in body["published"].items():
         data = _read_checked(folder / f"published-{entry['sha256']}.bin", entry["sha256"])

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import Algorithm, Client, ClientId, Tree
+import torch
+
+from ..core import Algorithm, Client, ClientId, Examples, Tree
 from ..data import Splits
 from ..metrics import agreement, score
 
-SCORES = ("accuracy", "loss", "auc", "f1")
+SCORES = ("accuracy", "loss", "auc", "f1", "log_likelihood")
+QUANTILES = 200  # of held-out scores, from which verdicts at a stated false-alarm rate are made
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,24 @@ class Examination:
     def __call__(self, client: Client, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         start = self.algorithm.init_client(client, message) if state is None else state
         adapted = self.algorithm.adapt(client, start, message, new=self.new)
-        scores = {}
-        for name in self.splits:
-            examples = getattr(splits, name)
-            if len(examples):
-                probabilities = self.algorithm.predict(client, adapted, message, examples)
-                scores[name] = score(probabilities.numpy(), examples.y.numpy())._asdict()
-        return state, {"scores": scores, "inspect": self.algorithm.inspect(client, adapted, message)}
+        scores = {
+            name: self._scores(client, adapted, message, getattr(splits, name))
+            for name in self.splits
+            if len(getattr(splits, name))
+        }
+        reply = {"scores": scores, "inspect": self.algorithm.inspect(client, adapted, message)}
+        if self.algorithm.scores_samples and not self.new:
+            held_out = self.algorithm.likelihood(client, None, message, splits.validation)
+            reply["novelty"] = {"log_x": held_out.log_x, "joint": held_out.joint}
+        return state, reply
+
+    def _scores(self, client: Client, adapted: Tree, message: Tree, examples: Examples) -> dict[str, float]:
+        values: dict[str, float] = {"examples": len(examples)}
+        if self.algorithm.classifies:
+            values |= score(self.algorithm.predict(client, adapted, message, examples).numpy(), examples.y.numpy())._asdict()
+        if self.algorithm.scores_samples:
+            values["log_likelihood"] = float(self.algorithm.likelihood(client, adapted, message, examples).joint.mean())
+        return values
 
 
 def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
@@ -42,13 +56,23 @@ def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
     scored = {id: reply["scores"][split] for id, reply in sorted(replies.items()) if split in reply["scores"]}
     if not scored:
         return {}
-    summary: dict[str, Any] = {name: _mean([values[name] for values in scored.values()]) for name in SCORES}
-    accuracies = sorted(values["accuracy"] for values in scored.values())
-    tenth = accuracies[: max(1, round(len(accuracies) / 10))]
-    summary["accuracy_std"] = _std(accuracies)
-    summary["worst_tenth"] = _mean(tenth)
-    summary["clients"] = {name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*SCORES, "examples")}
+    names = [name for name in SCORES if any(name in values for values in scored.values())]
+    summary: dict[str, Any] = {name: _mean([values[name] for values in scored.values()]) for name in names}
+    if "accuracy" in names:
+        accuracies = sorted(values["accuracy"] for values in scored.values())
+        summary["accuracy_std"] = _std(accuracies)
+        summary["worst_tenth"] = _mean(accuracies[: max(1, round(len(accuracies) / 10))])
+    summary["clients"] = {name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*names, "examples")}
     return summary
+
+
+def thresholds(replies: Mapping[ClientId, Tree]) -> dict[str, list[float]] | None:
+    """Quantiles 0..1 of the held-out examples' log-likelihoods, pooled over clients, where a method has them."""
+    pooled = [reply["novelty"] for _, reply in sorted(replies.items()) if "novelty" in reply]
+    if not pooled or not sum(len(part["log_x"]) for part in pooled):
+        return None
+    steps = torch.linspace(0, 1, QUANTILES + 1, dtype=torch.float64)
+    return {name: torch.quantile(torch.cat([part[name] for part in pooled]).double(), steps).tolist() for name in pooled[0]}
 
 
 def grouping(

@@ -125,7 +125,7 @@ class Experiment:
             progress.step_seconds += time.monotonic() - began
             last = turn.round == len(self.turns)
             record = None
-            if last or turn.round % self.plan.evaluate_every == 0:
+            if last or self._is_evaluated(turn):
                 record = self._evaluate(turn, progress)
             progress.seconds += time.monotonic() - began
             if record is not None:
@@ -134,6 +134,9 @@ class Experiment:
                 self._save(progress)
                 saved = time.monotonic()
             self.observe(Event(turn, len(self.turns), progress.seconds, record))
+
+    def _is_evaluated(self, turn: Turn) -> bool:
+        return not turn.stage.prepares and (turn.stage_round + 1) % self.plan.evaluate_every == 0
 
     def play(self, turn: Turn, progress: Progress) -> None:
         """One round. Server state and client states come to count together, or, if nobody answered, not at all."""
@@ -219,6 +222,7 @@ class Experiment:
             record["global"] = evaluate.summarise(held_out, "test")
         record["clusters"] = evaluate.grouping(local, self.federation.groups)
         record["inspect"] = {id: reply["inspect"] for id, reply in local.items() if reply["inspect"]}
+        record["thresholds"] = evaluate.thresholds(local)
         record["server"] = self.algorithm.describe(progress.server)
         record["bytes"] = progress.traffic.to_dict()
         record["refused_replies"] = progress.refused
@@ -244,9 +248,10 @@ class Experiment:
     def _record(self, record: dict[str, Any], progress: Progress) -> None:
         record["seconds"] = progress.seconds
         self.records.append(record)
-        accuracy = record.get(self.plan.select_on, {}).get("accuracy")
-        if accuracy is not None and (progress.selected is None or accuracy > progress.selected.accuracy):
-            progress.selected = Selected(record["round"], accuracy, progress.server)
+        figures = record.get(self.plan.select_on, {})
+        criterion = figures.get("accuracy", figures.get("log_likelihood"))
+        if criterion is not None and (progress.selected is None or criterion > progress.selected.criterion):
+            progress.selected = Selected(record["round"], criterion, progress.server)
         if self.folder is not None:
             progress.records_length = self.folder.append_record(record)
 
@@ -277,6 +282,7 @@ class Experiment:
             "selected_on": self.plan.select_on,
             "clusters": final.get("clusters"),
             "server": final.get("server"),
+            "thresholds": final.get("thresholds"),
             "bytes": progress.traffic.to_dict(),
             "refused_replies": progress.refused,
             "seconds": {

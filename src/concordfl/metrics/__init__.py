@@ -2,5 +2,6 @@
 
 from .agreement import Agreement, agreement
 from .classification import Scores, score, weighted_auc, weighted_f1
+from .novelty import Novelty, novelty
 
-__all__ = ["Agreement", "Scores", "agreement", "score", "weighted_auc", "weighted_f1"]
+__all__ = ["Agreement", "Novelty", "Scores", "agreement", "novelty", "score", "weighted_auc", "weighted_f1"]

@@ -29,6 +29,8 @@ def run_table(summary: Summary) -> Table:
     }
     for name, key in rows.items():
         table.add_row(name, *(percent(figures.get(key)) for figures in chosen.values()))
+    if "local_log_likelihood" in summary["final"]:
+        table.add_row("local log-likelihood", *(f"{figures['local_log_likelihood']:.3f}" for figures in chosen.values()))
     return table
 
 

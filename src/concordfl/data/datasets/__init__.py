@@ -13,6 +13,7 @@ from .mnist_m import MnistM
 from .svhn import Svhn
 from .synthetic_mixture import SyntheticMixture
 from .tiny_imagenet import TinyImagenet
+from .two_gaussians import TwoGaussians
 from .usps import Usps
 
 DATASETS: dict[str, type[Source]] = {
@@ -30,5 +31,6 @@ DATASETS: dict[str, type[Source]] = {
     "synthetic-mixture": SyntheticMixture,
     "table": Table,
     "tiny-imagenet": TinyImagenet,
+    "two-gaussians": TwoGaussians,
     "usps": Usps,
 }

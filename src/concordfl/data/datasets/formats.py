@@ -15,12 +15,18 @@ from ..federation import Arrays
 
 def read_npz(path: Path, *names: str) -> list[np.ndarray]:
     """Arrays by name from an .npz file; nothing in it is executed."""
+    arrays = read_some_npz(path, *names)
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataError(f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}")
+    return [arrays[name] for name in names]
+
+
+def read_some_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Those of the named arrays that an .npz file holds."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            missing = [name for name in names if name not in arrays.files]
-            if missing:
-                raise DataError(f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}")
-            return [arrays[name] for name in names]
+            return {name: arrays[name] for name in names if name in arrays.files}
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} must be a readable .npz file: {error}") from None
 

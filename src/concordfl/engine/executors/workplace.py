@@ -11,12 +11,14 @@ from .job import NO_VISIT, NOTHING, Task, TreeSum, Visit
 class Workplace:
     def __init__(self, model: Model, federation: Federation, training: Training, seed: int) -> None:
         self._model, self._federation, self._training, self._seed = model, federation, training, seed
-        self._memos: dict[ClientId, tuple[int, dict[str, Any]]] = {}  # with the phase of the data they are of
+        # By client: the phase of its data that the memos are of, and one memo per split.
+        self._memos: dict[ClientId, tuple[int, dict[str, dict[str, Any]]]] = {}
         self._published: dict[str, Tree] = {}
 
     def publish(self, name: str, data: bytes) -> None:
+        if name in self._published:
+            self._memos.clear()  # whatever was derived may have been derived from the older publication
         self._published[name] = tree.unpack(data)
-        self._memos.clear()  # whatever was derived may have been derived from an older publication
 
     def visit(self, task: Task, id: ClientId, state: bytes | None, message: Tree) -> Visit:
         """Do `task` for one client."""
@@ -41,7 +43,7 @@ class Workplace:
         except Exception as error:
             where = f"client {id!r}, stage {task.stage!r}, step {task.step!r}, round {task.round}"
             raise ClientStepError(f"{where}: {type(error).__name__}: {error}") from error
-        return Visit(reply, tree.num_bytes(reply), packed, refused, bool(self._memos[id][1]))
+        return Visit(reply, tree.num_bytes(reply), packed, refused, any(self._memos[id][1].values()))
 
     def visit_all(
         self,
@@ -74,10 +76,10 @@ class Workplace:
     def _splits(self, id: ClientId, round: int) -> Splits:
         splits = self._federation.splits(id, round)
         phase = self._federation.phase(id, round)
-        if self._memos.get(id, (phase, {}))[0] != phase:
+        if id in self._memos and self._memos[id][0] != phase:
             del self._memos[id]  # the examples have drifted
-        _, memo = self._memos.setdefault(id, (phase, {}))
-        return splits._replace(train=Examples(splits.train.x, splits.train.y, memo, splits.train.scale))
+        _, memos = self._memos.setdefault(id, (phase, {name: {} for name in splits._fields}))
+        return Splits(*(Examples(split.x, split.y, memos[name], split.scale) for name, split in splits._asdict().items()))
 
     def _get_published(self, name: str) -> Tree:
         if name not in self._published:

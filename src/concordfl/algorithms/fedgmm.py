@@ -1,0 +1,84 @@
+"""FedGMM: a shared mixture of the joint distribution p(x, y), with weights of every client's own.
+
+Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: Personalized Federated Learning under Mixture of Distributions, ICML 2023.
+Gaussians see an embedding of x, classifiers see x. Clients reply sufficient statistics: the M-step is exact on the pooled
+examples; `covariance = "paper"` averages the clients' own covariances, which leaves out how far their means lie apart. Where
+published code departs, the paper is followed: see the docs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import About, Client, Cohort, Count, Examples, Likelihood, Task, Tree, client_step, gaussian, mixture, weighted
+from ..core.gaussian_mixture import GaussianMixture
+
+
+@dataclass(frozen=True)
+class FedGMM(GaussianMixture):
+    about = About(
+        "FedGMM", "Wu et al.", 2023, travels="M2 models, sums for M1 Gaussians", private="data, mixture weights", cost="M2"
+    )
+
+    num_models: Count = 3  # M2
+
+    def init_server(self, task: Task, seed: int) -> Tree:
+        return {
+            "models": {k: task.model.init(seed, index=k) for k in range(self.num_models)},
+            "pi": self.equal_weights(),
+            **self.unstarted(),
+        }
+
+    def message(self, server: Tree, client_id: str | None) -> Tree:
+        return {name: server[name] for name in ("models", "gaussians", "pi")}
+
+    @property
+    def weights_shape(self) -> tuple[int, ...]:
+        return (self.num_gaussians, self.num_models)
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        q = self.expect(client, state, message)  # (E)
+        pi = q.mean(0)  # (M)
+        trained = mixture.train_each(client, message["models"], q.sum(1))
+        mass = q.sum((0, 1))
+        reply = {
+            "models": {k: weighted(trained[k], float(mass[place])) for place, k in enumerate(trained)},
+            "gaussians": self.statistics(client, q.sum(2), within=self.covariance == "paper"),
+            "pi": weighted(pi, self.weight_of(client)),
+        }
+        return {"pi": pi, "met": True}, reply
+
+    def round(self, server: Tree, cohort: Cohort) -> Tree:
+        total = cohort.sum(self.train, broadcast=self.message(server, None))
+        return {
+            **server,
+            "models": {k: total["models"][k].mean(otherwise=params) for k, params in server["models"].items()},
+            "gaussians": self.m_step(total["gaussians"], server),
+            "pi": total["pi"].mean(otherwise=server["pi"]),
+        }
+
+    def losses(self, client: Client, message: Tree) -> Tensor:
+        """(N, M1 · M2) -log N(e(x); m1) - log P(y|x; m2) of the client's examples."""
+        gaussians = -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))
+        return (gaussians[:, :, None] + client.losses_each(message["models"]).double()[:, None]).flatten(1)
+
+    # --- prediction ---------------------------------------------------------------------------------------------------
+
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go with them."""
+        density = gaussian.log_density(message["gaussians"], self.embed(client, examples))
+        joint = density[:, :, None] + state["pi"].clamp_min(mixture.FLOOR).log()
+        weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
+        return mixture.predict(client, message["models"], weights[:, None], examples)
+
+    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
+        pi = message["pi"] if state is None else state["pi"]
+        labelled = self.predict(client, {"pi": pi}, message, examples)[torch.arange(len(examples)), examples.y]
+        log_x = self.log_density(client, pi.sum(1), message, examples)
+        return Likelihood(log_x, labelled.clamp_min(mixture.FLOOR).log())
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        return {"group": int(state["pi"].sum(0).argmax()), "weights": state["pi"], "em_steps": state["steps"]}

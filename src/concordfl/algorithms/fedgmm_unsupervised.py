@@ -1,0 +1,71 @@
+"""FedGMM without labels: a Gaussian mixture of all clients' inputs, with weights of every client's own (Algorithm 2).
+
+Wu et al., ICML 2023. Theorem 1: with identity covariances the log-likelihood never falls; the same holds for exact covariances
+without a regulariser.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..core import (
+    About,
+    Client,
+    Cohort,
+    Examples,
+    Likelihood,
+    SettingError,
+    Task,
+    Tree,
+    client_step,
+    gaussian,
+    weighted,
+)
+from ..core.gaussian_mixture import GaussianMixture
+
+
+@dataclass(frozen=True)
+class FedGMMUnsupervised(GaussianMixture):
+    about = About(
+        "FedGMM-unsupervised", "Wu et al.", 2023, travels="sums for M Gaussians", private="data, mixture weights", cost="0"
+    )
+    classifies: ClassVar[bool] = False
+
+    def init_server(self, task: Task, seed: int) -> Tree:
+        return {"pi": self.equal_weights(), **self.unstarted()}
+
+    def message(self, server: Tree, client_id: str | None) -> Tree:
+        return {name: server[name] for name in ("gaussians", "pi")}
+
+    @property
+    def weights_shape(self) -> tuple[int, ...]:
+        return (self.num_gaussians,)
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        q = self.expect(client, state, message)
+        pi = q.mean(0)
+        reply = {
+            "gaussians": self.statistics(client, q, within=self.covariance == "paper"),
+            "pi": weighted(pi, self.weight_of(client)),
+        }
+        return {"pi": pi, "met": True}, reply
+
+    def round(self, server: Tree, cohort: Cohort) -> Tree:
+        total = cohort.sum(self.train, broadcast=self.message(server, None))
+        gaussians = self.m_step(total["gaussians"], server)
+        return {**server, "gaussians": gaussians, "pi": total["pi"].mean(otherwise=server["pi"])}
+
+    def losses(self, client: Client, message: Tree) -> Tensor:
+        return -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))
+
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        raise SettingError("fedgmm-unsupervised has no labels to predict: it gives log-likelihoods")
+
+    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
+        pi = message["pi"] if state is None else state["pi"]
+        return Likelihood(self.log_density(client, pi, message, examples), None)
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        return {"group": int(state["pi"].argmax()), "weights": state["pi"], "em_steps": state["steps"]}

