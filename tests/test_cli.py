@@ -227,9 +227,6 @@ def test_adapt_lets_a_new_client_join(folder):
     refused = concordfl(folder, "adapt", "local", "--data", "clinic.npz")
     assert refused.returncode == 2
     assert "adapt needs a method that has a rule for new clients, got 'local': such methods are " in refused.stderr
-    refused = concordfl(folder, "score", "fedavg", "--data", "clinic.npz")
-    assert refused.returncode == 2
-    assert "score needs a method that models p(x), got 'fedavg'" in refused.stderr
     np.savez(folder / "odd.npz", x=data.test.x[:, :4], y=data.test.y)
     assert (
         "examples must have the shape [1, 8, 8], got [1, 4, 8]"

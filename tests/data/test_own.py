@@ -115,7 +115,7 @@ ROWS = np.zeros((3, 2))
             "'b': examples must have the shape .1,. of client 'a', got .2,.",
         ),
         ({"a_csv": CSV, "a_npz": {"x": ROWS, "y": [0, 1, 1]}}, "one file or folder per client, got several called a"),
-        ({"a_npz": {"x": ROWS}}, "a.npz must hold the arrays x, y, got none called y"),
+        ({"a_npz": {"x": ROWS}}, "a.npz must hold the arrays x and y, got x alone"),
         ({"a_npz": {"x": ROWS, "y": [1, 2]}}, "x and y must be equally long, got 3 and 2"),
         ({"a_npz": {"x": ROWS, "y": ROWS}}, "y must be one label per example, got an array of shape"),
         ({"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}}, "x must be uint8 images or rows of numbers"),

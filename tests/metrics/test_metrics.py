@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from sklearn import metrics as sk
 
-from concordfl.metrics import agreement, score
+from concordfl.metrics import agreement, novelty, score
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(2, 5), st.booleans())
@@ -41,3 +41,15 @@ def test_agreement():
     mixed = agreement([0, 0, 0, 1], ["a", "a", "b", "b"])
     assert mixed.purity == 0.75
     assert mixed.ari == pytest.approx(sk.adjusted_rand_score([0, 0, 1, 1], [0, 0, 0, 1]))
+
+
+def test_novelty_against_counting():
+    rng = np.random.default_rng(0)
+    familiar, novel = rng.normal(size=200) + 1, rng.normal(size=100)
+    found = novelty(familiar, novel)
+    assert found.auroc == pytest.approx((familiar[:, None] > novel).mean())
+    f1 = [2 * (familiar >= cut).sum() / ((familiar >= cut).sum() + (novel >= cut).sum() + 200) for cut in familiar]
+    assert found.max_f1 == pytest.approx(max(f1))
+    ranks = np.array([((familiar >= cut).sum(), (novel >= cut).sum()) for cut in familiar])
+    assert found.ap == pytest.approx((ranks[:, 0] / ranks.sum(1)).mean())
+    assert novelty(np.ones(5), np.ones(5)).auroc == 0.5

@@ -78,9 +78,9 @@ def thresholds(replies: Mapping[ClientId, Tree]) -> dict[str, list[float]] | Non
 def grouping(
     replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping[str, str]], kind: str = "concept"
 ) -> dict[str, float] | None:
-    """Agreement of the groups that a method reports with the true ones, where both are known."""
+    """Agreement of the groups that a method reports with the true ones, where both are known and there are several."""
     ids = [id for id, reply in sorted(replies.items()) if "group" in reply["inspect"] and kind in groups.get(id, {})]
-    if not ids:
+    if len({groups[id][kind] for id in ids}) < 2:
         return None
     return agreement([replies[id]["inspect"]["group"] for id in ids], [groups[id][kind] for id in ids])._asdict()
 

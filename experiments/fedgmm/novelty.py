@@ -1,0 +1,102 @@
+"""Who notices what was never seen: section 4.5 and table 4 of the FedGMM paper.
+
+    python experiments/fedgmm/novelty.py [--set SECTION.KEY=VALUE ...]
+
+Trains FedGMM, FedEM and FedAvg on MNIST (in runs/, reused when it is there) and prints AUROC, AP and max-F1 of telling novel
+samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and mirrored.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from concordfl import Key
+from concordfl import config as configuration
+from concordfl.compare import cells, config_hash
+from concordfl.data import Arrays
+from concordfl.finished import FinishedRun
+from concordfl.metrics import novelty
+from concordfl.runner import make_federation, resume, run
+from concordfl.scenarios import SHIFTS
+from concordfl.scoring import Scored, score_examples
+
+HERE = Path(__file__).parent
+METHODS = ("fedgmm", "fedem", "fedavg")
+FALSE_ALARM = 0.05
+
+
+def main() -> None:
+    overrides = [value for flag, value in zip(sys.argv[1::2], sys.argv[2::2], strict=True) if flag == "--set"]
+    table = Table(title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left")
+    for column in ("novel", "method", "score", "AUROC", "AP", "max-F1", "false alarms", "noticed"):
+        table.add_column(column, justify="left" if column in ("novel", "method", "score") else "right")
+    for method in METHODS:
+        _unseen(table, method, _finished("mnist_without_1", method, overrides))
+    for method in METHODS:
+        _out_of_domain(table, method, _finished("mnist_novelty", method, overrides))
+    Console(width=140).print(table)
+
+
+def _finished(name: str, method: str, overrides: list[str]) -> FinishedRun:
+    table = configuration.override(configuration.read_table(HERE / f"{name}.toml"), overrides)
+    settings = cells(table, [method], [0])[method, 0]
+    folder = Path("runs") / f"{name}-{method}-{config_hash(settings)}"
+    (resume if (folder / "config.toml").exists() else lambda out: run(settings, out=out))(folder)
+    return FinishedRun.open(folder)
+
+
+def _unseen(table: Table, method: str, finished: FinishedRun) -> None:
+    """Section 4.5: the digit 1, and familiar digits under permuted labels, against the official test images of the others."""
+    everything = type(finished.settings.data)().load(Key(0)).test
+    seen, ones = everything.take(np.flatnonzero(everything.y != 1)), everything.take(np.flatnonzero(everything.y == 1))
+    permuted = Arrays(seen.x, _derangement(seen.y))
+    scorer = _scorer(finished)
+    _compare(table, method, "digit 1", scorer(seen, False), scorer(ones, False))
+    _compare(table, method, "permuted labels", scorer(seen, True), scorer(permuted, True))
+
+
+def _out_of_domain(table: Table, method: str, finished: FinishedRun) -> None:
+    """Table 4: the clients' own test images, against the same images at half size, turned by 90 degrees and mirrored."""
+    federation = make_federation(finished.settings)
+    tests = [federation.splits(id).test for id in federation.participants]
+    familiar = Arrays(*(np.concatenate([getattr(test, part).numpy() for test in tests]) for part in ("x", "y")))
+    novel = familiar
+    for shift in (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]()):
+        novel = shift.change(novel, federation.num_classes, Key(0), Key(0))
+    scorer = _scorer(finished)
+    for labelled in (True, False):
+        _compare(table, method, "scaled, turned, mirrored", scorer(familiar, labelled), scorer(novel, labelled))
+
+
+def _derangement(labels: np.ndarray) -> np.ndarray:
+    """Every label but 1 renamed to the next one."""
+    classes = [label for label in range(10) if label != 1]
+    following = dict(zip(classes, classes[1:] + classes[:1], strict=True))
+    return np.array([following[label] for label in labels.tolist()])
+
+
+def _scorer(finished: FinishedRun) -> Callable[[Arrays, bool], Scored]:
+    return lambda arrays, labelled: score_examples(finished, finished.examples(arrays), labelled, FALSE_ALARM)
+
+
+def _compare(table: Table, method: str, what: str, familiar: Scored, novel: Scored) -> None:
+    figures = novelty(familiar.score, novel.score)
+    kinds = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}
+    assert familiar.novel is not None
+    assert novel.novel is not None
+    table.add_row(
+        what,
+        method,
+        kinds[len(novel.columns)],
+        *(f"{100 * value:.1f}" for value in figures),
+        f"{familiar.novel.mean():.1%}",
+        f"{novel.novel.mean():.1%}",
+    )
+
+
+if __name__ == "__main__":
+    main()
