@@ -217,11 +217,12 @@ class Experiment:
         }
         for name, split in (("validation", "validation"), ("training", "train")):
             record[name] = {key: value for key, value in evaluate.summarise(local, split).items() if key != "clients"}
+        held_out: dict[ClientId, Tree] = {}
         if self.federation.held_out and self.algorithm.accepts_new_clients:
             held_out = self._examine(self.federation.held_out, turn, progress, new=True)
             record["global"] = evaluate.summarise(held_out, "test")
         record["clusters"] = evaluate.grouping(local, self.federation.groups)
-        record["inspect"] = {id: reply["inspect"] for id, reply in local.items() if reply["inspect"]}
+        record["inspect"] = {id: reply["inspect"] for id, reply in (local | held_out).items() if reply["inspect"]}
         record["thresholds"] = evaluate.thresholds(local)
         record["server"] = self.algorithm.describe(progress.server)
         record["bytes"] = progress.traffic.to_dict()
