@@ -8,8 +8,11 @@ from .fedconceptem import FedConceptEM
 from .fedem import FedEM
 from .fedgmm import FedGMM
 from .fedgmm_unsupervised import FedGMMUnsupervised
+from .fedlc import FedLC
 from .fedprox import FedProx
+from .fedrs import FedRS
 from .local import Local
+from .moon import MOON
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "centralized": Centralized,
@@ -19,6 +22,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedem": FedEM,
     "fedgmm": FedGMM,
     "fedgmm-unsupervised": FedGMMUnsupervised,
+    "fedlc": FedLC,
     "fedprox": FedProx,
+    "fedrs": FedRS,
     "local": Local,
+    "moon": MOON,
 }

@@ -1,0 +1,32 @@
+"""FedLC: logits are calibrated by how rare a class is at the client.
+
+Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022. Departures:
+the softmax runs over all classes, where the original's denominator leaves the true one out; a class that is absent counts as
+1e-8 examples, a large but finite margin.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import About, Batch, Client, NonNegative, Params, Tree, weighted_loss
+from .fedavg import FedAvg
+
+ABSENT = 1e-8  # examples
+
+
+@dataclass(frozen=True)
+class FedLC(FedAvg):
+    about = About("FedLC", "Zhang et al.", 2022, travels="the model", private="data", cost="1")
+
+    tau: NonNegative = 1.0  # τ; 0 is FedAvg
+
+    def local_loss(self, client: Client, state: Tree, message: Params, params: Params, batch: Batch) -> Tensor:
+        margins = client.examples.cached("calibration", lambda: self._margins(client))
+        logits = client.model.logits(params, batch.x)
+        return weighted_loss(F.cross_entropy(logits - margins.to(logits.device), batch.y, reduction="none"), batch)
+
+    def _margins(self, client: Client) -> Tensor:
+        """(Y,) τ n_y^(-1/4), with the client's own counts."""
+        return (self.tau * client.label_counts().clamp_min(ABSENT) ** -0.25).float()

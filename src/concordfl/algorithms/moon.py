@@ -1,0 +1,80 @@
+"""MOON: local representations are drawn to the global model's and away from those of the client's own last model.
+
+Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021. Departures: none; a client's first round has no contrastive term.
+The two other models stand still during a round: their representations are computed once per round, not once per batch.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import (
+    About,
+    Batch,
+    Client,
+    Count,
+    NonNegative,
+    Params,
+    Positive,
+    SettingError,
+    Tree,
+    client_step,
+    weighted,
+    weighted_loss,
+)
+from .fedavg import FedAvg
+
+
+class Projected(nn.Module):
+    """A network whose head stands on a two-layer projection of its features."""
+
+    def __init__(self, module: nn.Module, dimensions: int) -> None:
+        super().__init__()
+        head = cast(nn.Linear, module.head)
+        width = head.in_features
+        projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
+        self.encoder = nn.Sequential(cast(nn.Module, module.encoder), projection)
+        self.head = nn.Linear(dimensions, head.out_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.encoder(inputs)))
+
+
+@dataclass(frozen=True)
+class MOON(FedAvg):
+    about = About("MOON", "Li et al.", 2021, travels="the model", private="data, last local model", cost="about 1.5")
+
+    mu: NonNegative = 1.0  # μ; 0 is FedAvg on the projected network
+    temperature: Positive = 0.5  # τ
+    dimensions: Count = 256  # of the projection
+
+    def network(self, module: nn.Module, num_classes: int) -> nn.Module:
+        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
+            raise SettingError(f"moon needs a model with an encoder and a linear head, got {type(module).__name__}")
+        return Projected(module, self.dimensions)
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"last": None}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        others = None if state["last"] is None else [self._represent(client, params) for params in (message, state["last"])]
+        trained = client.fit(message, partial(self.contrastive_loss, client, others))
+        return {"last": trained}, weighted(trained, client.size)
+
+    def _represent(self, client: Client, params: Params) -> Tensor:
+        return client.over(None, lambda inputs: client.model.features(params, inputs))
+
+    def contrastive_loss(self, client: Client, others: list[Tensor] | None, params: Params, batch: Batch) -> Tensor:
+        """Cross-entropy, and μ times that of telling the global model's representation from the last one's."""
+        z = client.model.features(params, batch.x)
+        loss = F.cross_entropy(client.model.call(params, z, part="head"), batch.y, reduction="none")
+        if others is not None:
+            similar = [F.cosine_similarity(z, other[batch.index].to(z.device)) for other in others]
+            choice = torch.stack(similar, dim=1) / self.temperature
+            loss = loss + self.mu * -choice.log_softmax(1)[:, 0]
+        return weighted_loss(loss, batch)
