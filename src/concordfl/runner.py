@@ -154,9 +154,9 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         }
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
-            folder.write_model("final", progress.server)
+            folder.write_model("final", settings.algorithm.deployed(progress.server))
             if progress.selected is not None:
-                folder.write_model("selected", progress.selected.server)
+                folder.write_model("selected", settings.algorithm.deployed(progress.selected.server))
             folder.write_summary(summary)
     return Result(summary, experiment.records, None if folder is None else folder.path, progress.server)
 

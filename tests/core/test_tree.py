@@ -134,3 +134,14 @@ def test_the_normal_form_is_what_unpacking_gives():
     assert tree.equal(normal, tree.unpack(tree.pack(value)))
     with pytest.raises(TypeError, match="leaves must be"):
         tree.normal({"a": np.float64(1.0)})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
+def test_a_total_is_added_as_executors_add(count):
+    from concordfl.engine.executors.job import TreeSum
+
+    values = [{"a": torch.randn(50, generator=torch.Generator().manual_seed(place)) * 10**place} for place in range(count)]
+    theirs = TreeSum(count)
+    for place in reversed(range(count)):
+        theirs.put(place, values[place])
+    assert tree.equal(tree.total(values), theirs.total)

@@ -4,6 +4,8 @@ from ..core import Algorithm
 from .centralized import Centralized
 from .fedavg import FedAvg
 from .fedavg_ft import FedAvgFineTuned
+from .fedconcat import FedConcat
+from .fedconcat_id import FedConcatID
 from .fedconceptem import FedConceptEM
 from .fedem import FedEM
 from .fedgmm import FedGMM
@@ -18,6 +20,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "centralized": Centralized,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFineTuned,
+    "fedconcat": FedConcat,
+    "fedconcat-id": FedConcatID,
     "fedconceptem": FedConceptEM,
     "fedem": FedEM,
     "fedgmm": FedGMM,

@@ -1,6 +1,6 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
-from . import gaussian, mixture, tree
+from . import clustering, gaussian, mixture, tree
 from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
 from .client import Batch, Client, ClientId, Examples, ModelId, Scale, weighted_loss
 from .cohort import Cohort, Replies
@@ -55,6 +55,7 @@ __all__ = [
     "Weighted",
     "WorkerError",
     "client_step",
+    "clustering",
     "gaussian",
     "mixture",
     "tree",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from .client import Client, ClientId, Examples
+from . import tree
+from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
 from .model import Model
 from .settings import Settings
@@ -36,6 +37,7 @@ class Task(NamedTuple):
     model: Model
     num_classes: int
     input_shape: tuple[int, ...]
+    scale: Scale | None = None  # of images that are standardised
 
 
 class Stage(NamedTuple):
@@ -122,6 +124,10 @@ class Algorithm(Settings, ABC):
     def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
         """How likely examples are at a client in `state`, or, if that is None, anywhere. Of methods with `scores_samples`."""
         raise SettingError(f"{type(self).__name__} does not model p(x)")
+
+    def deployed(self, server: Tree) -> dict[str, Tensor]:
+        """What is saved as the run's model: by default all tensors of the server's state, by their dotted names."""
+        return {name: leaf for name, leaf in tree.flatten(server).items() if isinstance(leaf, Tensor)}
 
     def describe(self, server: Tree) -> dict[str, Any]:
         """For the records only: what is worth knowing of the server's state."""

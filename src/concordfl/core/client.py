@@ -195,6 +195,28 @@ class Client:
             self.fold(descend, start, data=data, weight=weight, epochs=epochs, steps=steps, purpose=purpose)
             return self.model.snapshot()
 
+    def descend(
+        self,
+        values: Params,
+        loss: Callable[[Params, Batch], Tensor],
+        *,
+        data: Examples | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        purpose: str = "descend",
+    ) -> Params:
+        """`fit` for tensors that are no parameters of the model, such as a head on frozen features."""
+        optimizer, rate = self.training.make_optimizer(), self.training.rate(self.round)
+        live = {name: value.clone().requires_grad_() for name, value in values.items()}
+        trainable = list(live.values())
+
+        def update(state: Any, batch: Batch) -> Any:
+            grads = list(torch.autograd.grad(loss(live, batch), trainable))
+            return optimizer.update(trainable, grads, state, rate)
+
+        self.fold(update, optimizer.init(trainable), data=data, epochs=epochs, steps=steps, purpose=purpose)
+        return {name: value.detach() for name, value in live.items()}
+
     def _batches(
         self, data: Examples, weight: Tensor | None, epochs: int | None, steps: int | None, purpose: str
     ) -> Iterator[Batch]:

@@ -124,7 +124,8 @@ class Model:
             buffers = {name: params[name].clone() for name in self.buffer_names}
             return cast(Tensor, functional_call(_Part(self._eval, part), _under("whole", params | buffers), inputs))
         if params is not self._loaded:
-            _copy(params, self._eval_live)
+            # A part may be given its own parameters alone.
+            _copy(params, self._eval_live if part is None else tree.subset(self._eval_live, params))
             self._loaded = params
         with torch.no_grad():
             return cast(Tensor, _part(self._eval, part)(inputs.to(self.device)))

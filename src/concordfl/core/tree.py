@@ -69,6 +69,15 @@ def add(left: Tree, right: Tree) -> Tree:
     return _rebuild(left, (add(a, b) for a, b in zip(left, right, strict=True)))
 
 
+def total(trees: Sequence[Tree]) -> Tree:
+    """The sum of several trees, along the binary tree along which executors add: neighbours first."""
+    parts = list(trees)
+    while len(parts) > 1:
+        pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+        parts = [add(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]
+
+
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
     return map(lambda leaf: leaf * factor, tree)
 

@@ -83,7 +83,7 @@ class Experiment:
     records: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.task = Task(self.model, self.federation.num_classes, self.federation.input_shape)
+        self.task = Task(self.model, self.federation.num_classes, self.federation.input_shape, self.federation.scale)
         self.population = (POOLED,) if self.algorithm.pools_data else self.federation.participants
         self.turns = list(schedule(self.algorithm, self.plan.rounds))
         self.cohort_size = 1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..core import CheckpointError, Tree, tree
+from ..core import CheckpointError
 from .files import write_atomically
 
 
@@ -106,14 +106,14 @@ class RunFolder:
         content: dict[str, Any] = json.loads(file.read_text())
         return content
 
-    def write_model(self, name: str, server: Tree) -> None:
-        """The tensors of the server's state as safetensors, by their dotted names: what a user deploys."""
+    def write_model(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors by their names as safetensors: what a user deploys."""
         from safetensors.torch import save
 
-        tensors = {key: leaf.contiguous().clone() for key, leaf in tree.flatten(server).items() if isinstance(leaf, Tensor)}
         if tensors:
             (self.path / "models").mkdir(exist_ok=True)
-            write_atomically(self.path / "models" / f"{name}.safetensors", save(tensors))
+            apart = {key: value.contiguous().clone() for key, value in tensors.items()}
+            write_atomically(self.path / "models" / f"{name}.safetensors", save(apart))
 
 
 def _counts(entry: Path) -> bool:

@@ -1,0 +1,236 @@
+"""FedConcat: clients with similar labels train an encoder each group; all of them train one head on the encoders side by side.
+
+Diao, Li, He: Exploiting Label Skews in Federated Learning with Model Concatenation, AAAI 2024. Algorithm 1, appendices B and D.
+Stages: cluster, encoders, concatenate, head. Departures: the head is averaged by size (published code: equally, which
+`head_average = "equal"` gives).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Params,
+    Positive,
+    SettingError,
+    Stage,
+    Task,
+    Training,
+    Tree,
+    client_step,
+    clustering,
+    tree,
+    weighted,
+    weighted_loss,
+)
+
+ENCODERS = "encoders"  # the name under which they are published
+BATCH = 500  # random inputs at a time
+
+
+@dataclass(frozen=True)
+class FedConcat(Algorithm):
+    about = About(
+        "FedConcat",
+        "Diao et al.",
+        2024,
+        travels="the model, label shares, K encoders once, a head",
+        private="data",
+        cost="1, then 0",
+    )
+
+    clusters: Count | Literal["elbow"] = 5  # K
+    infer: Literal["labels", "model", "bias"] = "labels"  # told by the clients, or inferred from a first round (ID, IB)
+    epsilon: Positive | None = None  # ε of Laplace noise on the label shares that clients tell
+    random_inputs: Count = 10_000  # r, for infer = "model"
+    restart: bool = False  # whether the round that infers labels is thrown away, as Algorithm 1 has it
+    balanced: bool = False  # groups of bounded size (D.8)
+    encoder_rounds: Count = 31  # T_e
+    head_rounds: Count = 173  # T_c
+    head_steps: Count = 3  # mini-batches per client and round
+    head_init: Literal["random", "clusters"] = "random"
+    head_average: Literal["size", "equal"] = "size"
+
+    def network(self, module: nn.Module, num_classes: int) -> nn.Module:
+        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
+            raise SettingError(f"fedconcat needs a model with an encoder and a linear head, got {type(module).__name__}")
+        return module
+
+    def stages(self) -> Sequence[Stage]:
+        kept = int(self.infer != "labels" and not self.restart)  # the round that infers labels is the first of the encoders'
+        return (
+            Stage("cluster", self.cluster, rounds=1, everyone=True, prepares=True),
+            Stage("encoders", self.train_encoders, rounds=self.encoder_rounds - kept, first_round=kept, prepares=True),
+            Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True),
+            Stage("head", self.train_head, rounds=self.head_rounds),
+        )
+
+    def init_server(self, task: Task, seed: int) -> Tree:
+        return {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
+
+    # --- 1: groups of clients with similar labels -----------------------------------------------------------------------
+
+    def cluster(self, server: Tree, cohort: Cohort) -> Tree:
+        start = server["models"][0]
+        if self.infer == "labels":
+            told = cohort.run(self.tell_labels)
+            members = self._group({id: told[id].numpy() for id in told}, cohort)
+            return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
+        replies = cohort.run(self.train, broadcast={0: start})
+        trained = {id: replies[id][0] for id in replies}
+        members = self._group(self._inferred(trained, start, cohort), cohort)
+        if self.restart:
+            return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
+        groups = {k: [trained[id] for id in sorted(trained) if members[id] == k] for k in _numbers(members)}
+        return {**server, "models": {k: tree.total(group).mean() for k, group in groups.items()}, "members": members}
+
+    @client_step
+    def tell_labels(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        """(2), with the noise of appendix B if asked for."""
+        shares = client.label_counts() / client.size
+        if self.epsilon is not None:
+            shares = shares + client.random("laplace").laplace(tuple(shares.shape), 1 / self.epsilon)
+        return state, shares
+
+    def _inferred(self, trained: dict[str, Any], start: Params, cohort: Cohort) -> dict[str, np.ndarray]:
+        if self.infer == "model":
+            inputs = _random_inputs(cohort, self.random_inputs)
+            return {id: _mean_prediction(cohort.task, reply.mean(), inputs) for id, reply in trained.items()}
+        return {id: _from_bias(cohort, start, reply.mean(), int(reply.weight)) for id, reply in trained.items()}
+
+    def _group(self, shares: dict[str, np.ndarray], cohort: Cohort) -> dict[str, int]:
+        ids, key = sorted(shares), cohort.random("clusters")
+        points = np.stack([shares[id] for id in ids])
+        count = clustering.elbow(points, key) if self.clusters == "elbow" else self.clusters
+        groups = (clustering.balanced if self.balanced else clustering.kmeans)(points, count, key)
+        return dict(zip(ids, groups.tolist(), strict=True))
+
+    # --- 2: FedAvg inside each group -------------------------------------------------------------------------------------
+
+    def train_encoders(self, server: Tree, cohort: Cohort) -> Tree:
+        models, members = server["models"], server["members"]
+        total = cohort.sum(self.train, each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members})
+        return {**server, "models": {k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models}}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        ((k, params),) = message.items()
+        return state, {k: weighted(client.fit(params), client.size)}
+
+    # --- 3: the encoders side by side, for good --------------------------------------------------------------------------
+
+    def concatenate(self, server: Tree, cohort: Cohort) -> Tree:
+        model = cohort.task.model
+        cohort.publish(ENCODERS, {k: tree.subset(params, model.encoder_names) for k, params in server["models"].items()})
+        cohort.sum(self.compute_features)
+        return {**server, "head": self._first_head(server["models"], cohort)}
+
+    @client_step
+    def compute_features(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        self.features(client, client.examples)
+        return state, {}
+
+    def features(self, client: Client, examples: Examples) -> Tensor:
+        """(N, K · width) the features of all encoders, computed once."""
+
+        def of(encoder: Params) -> Tensor:
+            return client.over(examples, lambda inputs: client.model.features(encoder, inputs))
+
+        found: Tensor = examples.cached(
+            "features", lambda: torch.cat([of(encoder) for encoder in client.published(ENCODERS).values()], dim=1)
+        )
+        return found
+
+    def _first_head(self, models: Tree, cohort: Cohort) -> Params:
+        weight, bias = cohort.task.model.head_names
+        if self.head_init == "clusters":  # the sum of the groups' logits
+            heads = list(models.values())
+            joined = torch.cat([head[weight] for head in heads], dim=1)
+            return {"weight": joined, "bias": torch.stack([head[bias] for head in heads]).sum(0)}
+        with cohort.random("head").torch_global():
+            layer = nn.Linear(models[0][weight].shape[1] * len(models), cohort.task.num_classes)
+        return {"weight": layer.weight.detach(), "bias": layer.bias.detach()}
+
+    # --- 4: one head for all ------------------------------------------------------------------------------------------
+
+    def train_head(self, server: Tree, cohort: Cohort) -> Tree:
+        if server["head"] is None:  # nobody answered when the encoders were handed out
+            return self.concatenate(server, cohort)
+        head = cohort.sum(self.train_on_features, broadcast=server["head"]).mean(otherwise=server["head"])
+        return {**server, "head": head}
+
+    @client_step
+    def train_on_features(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        features = Examples(self.features(client, client.examples), client.examples.y)
+        head = client.descend(message, _head_loss, data=features, steps=self.head_steps, purpose="head")
+        return state, weighted(head, client.size if self.head_average == "size" else 1)
+
+    # --- the wide model --------------------------------------------------------------------------------------------------
+
+    def message(self, server: Tree, client_id: str | None) -> Tree:
+        return {"head": server["head"], "cluster": None if client_id is None else server["members"].get(client_id)}
+
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        return F.linear(self.features(client, examples), **message["head"]).softmax(-1)
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        return {} if message["cluster"] is None else {"group": message["cluster"]}
+
+    def describe(self, server: Tree) -> dict[str, Any]:
+        members = list(server["members"].values())
+        return {"cluster_sizes": [members.count(k) for k in sorted(set(members))]}
+
+    def deployed(self, server: Tree) -> dict[str, Tensor]:
+        """The parameters of the model with `width_copies` = K: K encoders side by side under one head."""
+        wide = {f"head.{name}": value for name, value in server["head"].items()}
+        for place, params in enumerate(server["models"].values()):
+            own = {name.removeprefix("encoder."): value for name, value in params.items() if name.startswith("encoder.")}
+            wide |= {f"encoder.encoders.{place}.{name}": value for name, value in own.items()}
+        return wide
+
+
+def _head_loss(head: Params, batch: Batch) -> Tensor:
+    return weighted_loss(F.cross_entropy(F.linear(batch.x, head["weight"], head["bias"]), batch.y, reduction="none"), batch)
+
+
+def _numbers(members: dict[str, int]) -> list[int]:
+    return sorted(set(members.values()))
+
+
+def _random_inputs(cohort: Cohort, count: int) -> Tensor:
+    """Uniform in the range of pixels for images, standardised as the clients' are; rows of features are standard normal."""
+    shape, key = (count, *cohort.task.input_shape), cohort.random("inputs")
+    if len(shape) != 4:
+        return key.normal(shape).float()
+    pixels, scale = key.uniform(shape).float(), cohort.task.scale
+    return pixels if scale is None else (pixels - scale.mean) / scale.deviation
+
+
+def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:
+    """(3): what a model says of inputs that say nothing."""
+    parts = [task.model.logits(params, part).softmax(-1).double().sum(0).cpu() for part in torch.split(inputs, BATCH)]
+    return (torch.stack(parts).sum(0) / len(inputs)).numpy()
+
+
+def _from_bias(cohort: Cohort, start: Params, params: Params, size: int) -> np.ndarray:
+    """D.10: how the last layer's bias has moved, per step."""
+    training: Training = cohort.training
+    names = [name for name in cohort.task.model.head_names if name.endswith("bias")]
+    if not names:
+        raise SettingError("fedconcat with infer = 'bias' needs a head with a bias, got one without")
+    steps = training.epochs * -(-size // training.batch_size)
+    moved = (params[names[0]] - start[names[0]]).double() / (steps * training.rate(cohort.round))
+    shares = (start[names[0]].double().softmax(-1) + moved).clamp_min(0)
+    return (shares / shares.sum().clamp_min(1e-12)).numpy()

@@ -1,0 +1,72 @@
+"""Groups of clients from one vector each: k-means, a number of groups by the elbow, groups of bounded size.
+
+Shapes: C clients, D entries of a vector, K groups. Groups are numbered by their first client: the same groups always have the
+same numbers.
+"""
+
+import warnings
+
+import numpy as np
+
+from .random import Key
+
+MOST = 15  # groups that the elbow is looked for in
+
+
+def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
+    """(C,) the group of each of `points` (C, D); fewer than `count` groups where there are fewer distinct points."""
+    return _numbered(_fit(points, count, key)[0])
+
+
+def elbow(points: np.ndarray, key: Key, most: int = MOST) -> int:
+    """The number of groups at which the curve of squared distances bends: farthest below the line between its ends."""
+    most = min(most, len(np.unique(points, axis=0)))
+    if most < 3:
+        return most
+    curve = np.array([_fit(points, count, key)[2] for count in range(1, most + 1)])
+    if curve[0] == 0:
+        return 1
+    x, y = np.linspace(0, 1, most), curve / curve[0]
+    line = y[0] + (y[-1] - y[0]) * x
+    return int((line - y).argmax()) + 1
+
+
+def balanced(points: np.ndarray, count: int, key: Key) -> np.ndarray:
+    """k-means, then the farthest members of groups that are too large move to the nearest group that has room.
+
+    A group may hold max(⌈C/K⌉, ⌊1.2 C/K⌋) members.
+    """
+    groups, centres, _ = _fit(points, count, key)
+    groups, count = groups.copy(), len(centres)
+    cap = largest_group(len(points), count)
+    distances = np.linalg.norm(points[:, None] - centres, axis=2)
+    while (sizes := np.bincount(groups, minlength=count)).max() > cap:
+        full = int(sizes.argmax())
+        members = np.flatnonzero(groups == full)
+        farthest = members[distances[members, full].argmax()]
+        room = np.flatnonzero(sizes < cap)
+        groups[farthest] = room[distances[farthest, room].argmin()]
+    return _numbered(groups)
+
+
+def largest_group(size: int, count: int) -> int:
+    return max(-(-size // count), int(1.2 * size / count + 1e-9))
+
+
+def _fit(points: np.ndarray, count: int, key: Key) -> tuple[np.ndarray, np.ndarray, float]:
+    """Groups, centres and the sum of squared distances."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    count = min(count, len(np.unique(points, axis=0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of points that differ by rounding alone
+        found = KMeans(count, n_init=10, random_state=key.number % 2**32).fit(points)
+    return found.labels_, found.cluster_centers_, float(found.inertia_)
+
+
+def _numbered(groups: np.ndarray) -> np.ndarray:
+    """The same groups, numbered from 0 in the order of their first members."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    numbers: np.ndarray = np.argsort(np.argsort(first))[inverse]
+    return numbers

@@ -1,0 +1,291 @@
+"""FedConcat: its limits, its groups, its bytes, and the model it leaves behind."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import adjusted_rand_score
+
+import toys
+from concordfl import DataError, Key, SettingError, Training, run
+from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
+from concordfl.core import tree
+from concordfl.data import Arrays, Federation
+from concordfl.data.datasets import DATASETS
+from concordfl.engine.plan import Plan
+from concordfl.scenarios import PARTITIONS, Scenario, build_federation
+
+CLASSES = 6
+
+
+def skewed(clients=12, per_client=40, seed=0):
+    """Clients in three groups with two of six classes each."""
+    rng = np.random.default_rng(seed)
+    centres = 4 * rng.normal(size=(CLASSES, 8))
+
+    def draw(group, count):
+        y = rng.integers(2, size=count) + 2 * group
+        return Arrays((centres[y] + rng.normal(size=(count, 8))).astype(np.float32), y)
+
+    parts = {f"c{i:02d}": (draw(i % 3, per_client), draw(i % 3, 0), draw(i % 3, 20)) for i in range(clients)}
+    everything = Arrays(*(np.concatenate(part) for part in zip(*(draw(group, 60) for group in range(3)), strict=True)))
+    groups = {id: {"concept": str(place % 3)} for place, id in enumerate(parts)}
+    return Federation.build(parts, {"all": (everything, everything.take(np.arange(0)), everything)}, CLASSES, groups)
+
+
+def play(method, data, training=toys.TRAINING, **options):
+    made = toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training, **options)
+    return made, made.run(made.start())
+
+
+def test_one_cluster_is_fedavg_to_the_bit():
+    """The encoder stage of one group, although a stage came before it."""
+    data = skewed()
+    plain = toys.experiment(FedAvg(), data, plan=Plan(rounds=5, evaluate_every=5))
+    server = plain.run(plain.start()).server
+    for method in (FedConcat, FedConcatID):
+        _, progress = play(method(clusters=1, encoder_rounds=5, head_rounds=1), data)
+        assert tree.equal(progress.server["models"][0], server)
+
+
+@pytest.mark.parametrize("infer", ["labels", "model", "bias"])
+def test_planted_groups_are_found(infer):
+    data = skewed()
+    training = Training(lr=0.05, batch_size=8, epochs=4)
+    made, progress = play(FedConcat(clusters=3, infer=infer, encoder_rounds=2, head_rounds=1), data, training)
+    truth = [data.groups[id]["concept"] for id in data.participants]
+    assert adjusted_rand_score(truth, [progress.server["members"][id] for id in data.participants]) == 1
+    assert made.records[-1]["clusters"]["ari"] == 1
+    assert made.records[-1]["server"]["cluster_sizes"] == [4, 4, 4]
+
+
+def test_the_elbow_finds_the_planted_number():
+    _, progress = play(FedConcat(clusters="elbow", encoder_rounds=1, head_rounds=1), skewed())
+    assert len(progress.server["models"]) == 3
+
+
+def test_balanced_groups():
+    data = skewed(clients=11)
+    _, progress = play(FedConcat(clusters=2, balanced=True, encoder_rounds=1, head_rounds=1), data)
+    members = list(progress.server["members"].values())
+    assert max(members.count(0), members.count(1)) <= 6
+
+
+def spy(made):
+    """Keeps all replies of steps, by step."""
+    kept = {}
+    perform = made.executor.perform
+
+    def watched(job, states):
+        outcome = perform(job._replace(additive=False), states) if job.task.step != "evaluate" else None
+        if outcome is not None:
+            kept.setdefault(job.task.step, []).append(outcome.value)
+        return perform(job, states)
+
+    made.executor.perform = watched
+    return kept
+
+
+def test_inferred_labels_are_close_to_the_true_ones_and_none_leave_the_client():
+    """#C = 2 on real images with the simple CNN: five epochs at the paper's rate."""
+    key = Key(0)
+    try:
+        images = DATASETS["fashion-mnist"](limit=6000).load(key)
+    except DataError as error:
+        pytest.skip(f"the data are not here: {error}")
+    partition = PARTITIONS["labels-per-client"](labels=2)
+    data = build_federation(images, Scenario(clients=20, partition=partition), key)
+    method = FedConcatID(clusters=5, encoder_rounds=1, head_rounds=1, random_inputs=2000)
+    training = Training(lr=0.01, momentum=0.9, weight_decay=1e-5, batch_size=64, epochs=5)
+    made = toys.experiment(method, data, plan=Plan(rounds=1), training=training, network="lenet")
+    replies = spy(made)
+    progress = made.start()
+    made.play(made.turns[0], progress)
+    assert set(replies) == {"train"}  # no step tells labels
+    trained = {id: reply[0] for id, reply in replies["train"][0].items()}
+    assert all(set(reply.total) == set(made.model.names) for reply in trained.values())
+    inferred = method._inferred(trained, made.model.init(0), made._assemble(made.turns[0], progress))
+    truth = {id: np.bincount(data.splits(id).train.y, minlength=10) / data.size(id) for id in data.participants}
+    assert np.mean([np.corrcoef(truth[id], inferred[id])[0, 1] for id in inferred]) > 0.9
+
+
+def test_inference_against_the_formulas():
+    data = skewed(clients=3)
+    made = toys.experiment(FedConcat(), data, plan=Plan(rounds=1), training=Training(lr=0.1, batch_size=8, epochs=2))
+    cohort = made._assemble(made.turns[0], made.start())
+    start, after = made.model.init(0), made.model.init(1)
+    found = FedConcat(infer="bias")._inferred({"a": tree.weighted(after, 40)}, start, cohort)["a"]
+    b0, b1 = start["head.bias"].double().numpy(), after["head.bias"].double().numpy()
+    shares = np.maximum(np.exp(b0) / np.exp(b0).sum() + (b1 - b0) / (2 * 5 * 0.1), 0)
+    assert np.allclose(found, shares / shares.sum(), atol=1e-6)
+    found = FedConcat(infer="model", random_inputs=70)._inferred({"a": tree.weighted(after, 40)}, start, cohort)["a"]
+    inputs = cohort.random("inputs").normal((70, 8)).float()
+    assert np.allclose(found, made.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6)
+
+
+def test_noise_on_the_label_shares():
+    data = skewed(clients=30)
+    method = FedConcat(epsilon=2.5, encoder_rounds=1, head_rounds=1)
+    made = toys.experiment(method, data, plan=Plan(rounds=1))
+    replies = spy(made)
+    made.play(made.turns[0], made.start())
+    (told,) = replies["tell_labels"]
+    truth = {id: np.bincount(data.splits(id).train.y, minlength=CLASSES) / data.size(id) for id in told}
+    noise = np.stack([told[id].numpy() - truth[id] for id in told])
+    assert np.abs(noise).mean() == pytest.approx(1 / 2.5, rel=0.2)  # the mean of |Laplace(b)| is b
+
+
+@pytest.mark.parametrize("method", [FedConcat, FedConcatID])
+def test_counted_bytes_are_the_formula(method):
+    """N[2w·T_e + K(w−h) + 2(K·h_weight + h_bias)·T_c] numbers, and a weight per reply."""
+    data, k, encoder_rounds, head_rounds = skewed(), 3, 4, 7
+    made, progress = play(method(clusters=k, encoder_rounds=encoder_rounds, head_rounds=head_rounds, random_inputs=10), data)
+    n, w = 12, made.model.num_parameters
+    bias, weight = CLASSES, CLASSES * 8  # the mlp of the toys has a width of 8
+    h = bias + weight
+    numbers = n * (2 * w * encoder_rounds + k * (w - h) + 2 * (k * weight + bias) * head_rounds)
+    told = 0 if method is FedConcatID else 8 * CLASSES * n  # label shares, in doubles
+    weights = 8 * n * (encoder_rounds + head_rounds)
+    assert progress.traffic.down + progress.traffic.up == 4 * numbers + told + weights
+
+
+def test_the_papers_schedule_costs_what_50_rounds_of_fedavg_cost():
+    w, h_weight, h_bias, k = 44_426, 840, 10, 5
+    ours = 2 * w * 31 + k * (w - h_weight - h_bias) + 2 * (k * h_weight + h_bias) * 173
+    assert ours == pytest.approx(2 * w * 50, rel=0.01)
+
+
+def test_no_encoder_is_run_in_the_head_stage(monkeypatch):
+    made = toys.experiment(
+        FedConcat(clusters=3, encoder_rounds=2, head_rounds=6), skewed(), plan=Plan(rounds=1, evaluate_every=1)
+    )
+    calls = []
+    features = made.model.features
+    monkeypatch.setattr(made.model, "features", lambda params, inputs: calls.append(len(inputs)) or features(params, inputs))
+    progress = made.start()
+    seen = {}
+    for turn in made.turns:
+        before = sum(calls)
+        made.play(turn, progress)
+        seen[turn.stage.name] = seen.get(turn.stage.name, 0) + sum(calls) - before
+    assert seen == {"cluster": 0, "encoders": 0, "concatenate": 3 * 12 * 40, "head": 0}
+    # Evaluation looks at every other example once, whatever the number of rounds that are evaluated.
+    for _ in range(3):
+        made._evaluate(made.turns[-1], progress)
+    assert sum(calls) == 3 * (12 * 40 + 12 * 20 + 180)
+
+
+def test_the_head_is_softmax_regression_on_the_features():
+    """Full batches of one client: plain gradient descent, by hand."""
+    data = skewed(clients=1)
+    method = FedConcat(clusters=1, encoder_rounds=1, head_rounds=2, head_steps=1)
+    made, progress = play(method, data, Training(lr=0.1, batch_size=1000))
+    client = toys.client(
+        data.splits("c00").train,
+        made.model,
+        classes=CLASSES,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
+    )
+    x = method.features(client, client.examples)
+    head = method._first_head(progress.server["models"], made._assemble(made.turns[2], progress))
+    weight, bias = head["weight"], head["bias"]
+    for _ in range(2):
+        error = F.linear(x, weight, bias).softmax(1) - F.one_hot(client.examples.y, CLASSES)
+        weight, bias = weight - 0.1 * error.T @ x / len(x), bias - 0.1 * error.mean(0)
+    assert torch.allclose(progress.server["head"]["weight"], weight, atol=1e-5)
+    assert torch.allclose(progress.server["head"]["bias"], bias, atol=1e-5)
+
+
+def test_a_head_from_the_clusters_sums_their_logits():
+    data = skewed()
+    method = FedConcat(clusters=3, encoder_rounds=3, head_rounds=1, head_init="clusters")
+    made, progress = play(method, data)
+    head = method._first_head(progress.server["models"], made._assemble(made.turns[-2], progress))
+    examples = data.splits("all").test
+    client = toys.client(examples, made.model, published=lambda name: tree.unpack(progress.publications.data[name]))
+    ours = F.linear(method.features(client, examples), **head)
+    each = [made.model.logits(params, examples.inputs()) for params in progress.server["models"].values()]
+    assert torch.allclose(ours, torch.stack(each).sum(0), atol=1e-4)
+
+
+def test_an_equal_average_of_heads():
+    data = skewed()
+    size, equal = (
+        play(FedConcat(clusters=2, encoder_rounds=1, head_rounds=1, head_average=how), data)[1].server
+        for how in ("size", "equal")
+    )
+    assert tree.equal(size["models"], equal["models"])
+    for name in ("weight", "bias"):  # all clients have 40 examples: the same but for rounding
+        assert torch.allclose(size["head"][name], equal["head"][name], atol=1e-6)
+
+
+def test_it_beats_fedavg_where_labels_are_skewed():
+    data = skewed()
+    training = Training(lr=0.05, momentum=0.9, batch_size=8, epochs=2)
+    method = FedConcat(clusters=3, encoder_rounds=3, head_rounds=30)
+    ours = toys.result(toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training))
+    theirs = toys.result(toys.experiment(FedAvg(), data, plan=Plan(rounds=4, evaluate_every=1000), training=training))
+    assert ours["final"]["global_accuracy"] > theirs["final"]["global_accuracy"]
+
+
+PLAIN_SESSION = """
+import json, sys, torch
+from safetensors.torch import load_file
+from torch import nn
+
+class SideBySide(nn.Module):
+    def __init__(self, encoders):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+    def forward(self, x):
+        return torch.cat([encoder(x) for encoder in self.encoders], dim=1)
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = SideBySide(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()) for _ in range(3))
+        self.head = nn.Linear(48, 10)
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+model = Wide()
+model.load_state_dict(load_file(sys.argv[1]))
+data = load_file(sys.argv[2])
+predicted = model(data["x"].float().permute(0, 3, 1, 2) / 255).argmax(1)
+print(json.dumps({"accuracy": float((predicted == data["y"]).double().mean()), "ours": "concordfl" in sys.modules}))
+"""
+
+
+def test_the_saved_wide_model_predicts_what_the_run_reported(tmp_path):
+    from safetensors.torch import save_file
+
+    from concordfl.runner import load_config, make_federation
+
+    sections = {
+        "data": {"name": "digits"},
+        "scenario": {"clients": 6, "partition": {"kind": "labels-per-client", "labels": 3}},
+        "model": {"name": "mlp", "hidden": [16]},
+        "training": {"lr": 0.05, "momentum": 0.9},
+        "algorithm": {"name": "fedconcat", "clusters": 3, "encoder_rounds": 4, "head_rounds": 10},
+    }
+    result = run(**sections, out=tmp_path / "run")
+    federation = make_federation(load_config(sections))
+    (held_out,) = federation.held_out
+    test = federation.splits(held_out).test
+    save_file({"x": test.x.contiguous(), "y": test.y.contiguous()}, tmp_path / "test.safetensors")
+    model = tmp_path / "run/models/final.safetensors"
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_SESSION, str(model), str(tmp_path / "test.safetensors")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer == {"accuracy": result.summary["final"]["global_accuracy"], "ours": False}
+
+
+def test_models_that_cannot_be_concatenated():
+    with pytest.raises(SettingError, match="fedconcat needs a model with an encoder and a linear head, got Sequential"):
+        FedConcat().network(torch.nn.Sequential(), 2)
