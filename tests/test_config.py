@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 import concordfl as cf
+from concordfl import SettingError
+from concordfl.compare import cells
 from concordfl.config import Config, override, read_table
 from concordfl.runner import load_config
 
@@ -91,3 +93,23 @@ def test_files(tmp_path):
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_is_valid(path):
     Config.from_table(read_table(path))
+
+
+def test_settings_of_further_methods_are_for_comparisons():
+    table = {
+        "algorithm": {"name": "fedprox", "mu": 0.5},
+        "compare": {"moon": {"mu": 2.0}, "fedavg": {}},
+    }
+    made = cells(table, ["fedprox", "moon", "fedavg", "fedlc"], [3])
+    assert made["fedprox", 3].algorithm.mu == 0.5
+    assert made["moon", 3].algorithm.mu == 2.0
+    assert made["fedlc", 3].algorithm.tau == 1.0
+    assert "compare" not in made["moon", 3].to_table()
+    for wrong, message in {
+        "mooon": r"compare.mooon.name must be a known name, got 'mooon': did you mean 'moon'\?",
+        "moon": r"unknown key 'compare.moon.nu': did you mean 'mu'\?",
+    }.items():
+        with pytest.raises(SettingError, match=message):
+            Config.from_table({"compare": {wrong: {"nu": 1}}})
+    with pytest.raises(SettingError, match=r"\[compare.moon\] must be a table, got 3"):
+        Config.from_table({"compare": {"moon": 3}})

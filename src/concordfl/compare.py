@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import runner
-from .config import Config
+from .config import COMPARED, Config
 from .engine.files import write_atomically
 from .engine.records import to_json
 
@@ -18,12 +18,15 @@ Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 
 
 def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Config]:
-    """The configuration of every (method, seed). Settings of [algorithm] go to the method that the run file names."""
+    """The configuration of every (method, seed).
+
+    Settings of [algorithm] go to the method that the run file names; others may have theirs in [compare.NAME].
+    """
     Config.from_table(table)
     named = table.get("algorithm", {}).get("name", "fedavg")
     found = {}
     for algorithm in algorithms:
-        section = table.get("algorithm", {}) if algorithm == named else {"name": algorithm}
+        section = table.get("algorithm", {}) if algorithm == named else table.get(COMPARED, {}).get(algorithm, {})
         for seed in seeds:
             run = {**table.get("run", {}), "seed": seed}
             found[algorithm, seed] = Config.from_table({**table, "algorithm": {**section, "name": algorithm}, "run": run})

@@ -24,6 +24,7 @@ from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
 SECTIONS = ("run", "data", "scenario", "model", "training", "algorithm")
+COMPARED = "compare"  # settings of further methods by their names, which only `concordfl compare` reads
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ class Config:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
-        check_keys(table, SECTIONS)
+        check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
                 raise SettingError(f"[{section}] must be a table, got {table[section]!r}")
+        for name in table.get(COMPARED, {}):
+            compared_method(table, name)
         model = {"name": "mlp", **table.get("model", {})}
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
@@ -82,6 +85,14 @@ class Config:
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_table())
+
+
+def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
+    """A method with the settings that `[compare.NAME]` gives it."""
+    settings = table.get(COMPARED, {}).get(name, {})
+    if not isinstance(settings, Mapping):
+        raise SettingError(f"[{COMPARED}.{name}] must be a table, got {settings!r}")
+    return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
 
 
 def read_table(path: Path) -> dict[str, Any]:

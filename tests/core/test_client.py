@@ -176,3 +176,17 @@ def test_a_network_that_works_in_place_leaves_the_examples_alone():
     model = Model(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 3)))
     toys.client(examples, model).losses(model.init(0))
     assert torch.equal(examples.x, before)
+
+
+def test_a_single_last_example_joins_the_batch_before_where_statistics_need_it():
+    x, y = torch.randn(9, 5), torch.zeros(9, dtype=torch.int64)
+
+    def sizes(model, count=9):
+        client = toys.client(toys.Examples(x[:count], y[:count]), model, toys.Training(batch_size=4))
+        return client.fold(lambda seen, batch: [*seen, len(batch.y)], [], epochs=2)
+
+    plain, normalised = Model(lambda: toys.BatchNormNet().head), Model(toys.BatchNormNet)
+    assert sizes(plain) == [4, 4, 1, 4, 4, 1]
+    assert sizes(normalised) == [4, 5, 4, 5]
+    assert sizes(normalised, 8) == [4, 4, 4, 4]
+    assert sizes(normalised, 1) == [1, 1]

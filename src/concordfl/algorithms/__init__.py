@@ -1,34 +1,54 @@
 """Every method by its name. This is the only registry: a method is one file here and one line below."""
 
 from ..core import Algorithm
+from .apfl import APFL
 from .centralized import Centralized
+from .cfl import CFL
+from .ditto import Ditto
 from .fedavg import FedAvg
 from .fedavg_ft import FedAvgFineTuned
+from .fedbn import FedBN
 from .fedconcat import FedConcat
 from .fedconcat_id import FedConcatID
 from .fedconceptem import FedConceptEM
+from .feddual import FedDual
 from .fedem import FedEM
 from .fedgmm import FedGMM
 from .fedgmm_unsupervised import FedGMMUnsupervised
 from .fedlc import FedLC
 from .fedprox import FedProx
+from .fedrep import FedRep
 from .fedrs import FedRS
+from .fedsoft import FedSoft
+from .fesem import FeSEM
+from .ifca import IFCA
 from .local import Local
 from .moon import MOON
+from .pfedme import PFedMe
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "apfl": APFL,
     "centralized": Centralized,
+    "cfl": CFL,
+    "ditto": Ditto,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFineTuned,
+    "fedbn": FedBN,
     "fedconcat": FedConcat,
     "fedconcat-id": FedConcatID,
     "fedconceptem": FedConceptEM,
+    "feddual": FedDual,
     "fedem": FedEM,
     "fedgmm": FedGMM,
     "fedgmm-unsupervised": FedGMMUnsupervised,
     "fedlc": FedLC,
     "fedprox": FedProx,
+    "fedrep": FedRep,
     "fedrs": FedRS,
+    "fedsoft": FedSoft,
+    "fesem": FeSEM,
+    "ifca": IFCA,
     "local": Local,
     "moon": MOON,
+    "pfedme": PFedMe,
 }

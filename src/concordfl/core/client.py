@@ -127,6 +127,10 @@ class Client:
         """(N, K) cross-entropy of each example under each model."""
         return torch.stack([self.losses(params, examples) for params in models.values()], dim=1)
 
+    def best(self, models: Mapping[ModelId, Params]) -> ModelId:
+        """The model with the least mean loss on this client's examples; the first of several."""
+        return list(models)[int(self.losses_each(models).mean(0).argmin())]
+
     def over(self, examples: Examples | None, function: Callable[[Tensor], Tensor]) -> Tensor:
         """`function` of the inputs, in large batches, the results joined on the CPU."""
         examples = self.examples if examples is None else examples
@@ -222,13 +226,16 @@ class Client:
     ) -> Iterator[Batch]:
         size, batch_size, device = len(data), self.training.batch_size, self.model.device
         per_epoch = -(-size // batch_size)
+        if self.model.needs_pairs and size > 1 and size % batch_size == 1:
+            per_epoch -= 1  # a single example has no batch statistics: it joins the batch before it
         if steps is None:
             steps = per_epoch * (self.training.epochs if epochs is None else epochs)
         for step in range(steps if size else 0):
             epoch, place = divmod(step, per_epoch)
             if place == 0:
                 order = self._key.child(purpose, epoch).permutation(size)
-            index = order[place * batch_size : (place + 1) * batch_size]
+            end = (place + 1) * batch_size if place < per_epoch - 1 else size
+            index = order[place * batch_size : end]
             chosen = None if weight is None else weight.index_select(0, index).to(device)
             yield Batch(data.inputs(index).to(device), data.y.index_select(0, index).to(device), chosen, index)
 

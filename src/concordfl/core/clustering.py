@@ -70,3 +70,14 @@ def _numbered(groups: np.ndarray) -> np.ndarray:
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     numbers: np.ndarray = np.argsort(np.argsort(first))[inverse]
     return numbers
+
+
+def bipartition(vectors: np.ndarray) -> np.ndarray:
+    """(C,) 0 or 1: two groups of vectors (C, D) by cosine similarity, complete linkage."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = vectors / np.maximum(lengths, 1e-12)
+    distances = 1 - directions @ directions.T
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(distances)
+    return _numbered(found.labels_)

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from . import tree
 from .errors import SettingError
@@ -99,6 +99,11 @@ class Model:
         """Parameters and running statistics of normalisation layers, found by type wherever they stand."""
         found = [prefix for prefix, part in self._train.named_modules() if isinstance(part, NORMALISATION)]
         return tuple(name for prefix in found for name in self._names_under(prefix))
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether training needs batches of two or more examples, as batch normalisation does."""
+        return any(isinstance(part, _BatchNorm) for part in self._train.modules())
 
     def _names_under(self, prefix: str) -> tuple[str, ...]:
         return tuple(name for name in self.names if name.startswith(prefix + "."))

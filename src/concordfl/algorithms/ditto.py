@@ -1,0 +1,56 @@
+"""Ditto: beside FedAvg's model every client has one of its own, which is kept near the received one.
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021. Departures: none; the
+personal model is trained for the run's number of local epochs too.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Examples,
+    NonNegative,
+    Params,
+    Task,
+    Tree,
+    client_step,
+    tree,
+    weighted,
+)
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    about = About("Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2")
+    personal: ClassVar[bool] = True
+
+    penalty: NonNegative = 1.0  # λ
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return task.model.init(seed)
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"own": message}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        def near(params: Params, batch: Batch) -> Tensor:
+            distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
+            return client.loss(params, batch) + self.penalty / 2 * distance
+
+        own = client.fit(state["own"], near, purpose="personal")
+        return {"own": own}, weighted(client.fit(message), client.size)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        """The personal model; to a client that never trained one, what it has received."""
+        return client.probabilities(state["own"], examples)

@@ -1,0 +1,60 @@
+"""FedBN: normalisation layers stay at the client, everything else is averaged.
+
+Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021. Departures:
+a client that was not in training begins with the initial layers and estimates their running statistics on its own examples.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core import About, Algorithm, Batch, Client, Cohort, Examples, Params, Task, Tree, client_step, tree, weighted
+
+FORWARD_PASSES = 50  # mini-batches after which a running mean has forgotten where it began
+
+
+@dataclass(frozen=True)
+class FedBN(Algorithm):
+    about = About(
+        "FedBN", "Li et al.", 2021, travels="the model without its normalisation layers", private="data, these layers", cost="1"
+    )
+    personal: ClassVar[bool] = True
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        private = set(task.model.normalisation_names)
+        return {name: value for name, value in task.model.init(seed).items() if name not in private}
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"layers": tree.subset(client.model.init(client.seed), client.model.normalisation_names), "met": False}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        trained = client.fit({**message, **state["layers"]})
+        layers = tree.subset(trained, client.model.normalisation_names)
+        return {"layers": layers, "met": True}, weighted(tree.subset(trained, message), client.size)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
+        if state["met"] or not state["layers"]:
+            return state
+        return {"layers": _with_statistics(client, {**message, **state["layers"]}), "met": False}
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities({**message, **state["layers"]}, examples)
+
+
+def _with_statistics(client: Client, params: Params) -> Params:
+    """The normalisation layers after forward passes in train mode: their running statistics are the client's."""
+    names = client.model.normalisation_names
+    with client.model.trained(params, only=names) as (live, _), torch.no_grad():
+
+        def look(seen: int, batch: Batch) -> int:
+            client.model.logits(live, batch.x)
+            return seen + 1
+
+        client.fold(look, 0, steps=FORWARD_PASSES, purpose="statistics")
+        return tree.subset(client.model.snapshot(), names)

@@ -1,0 +1,66 @@
+"""FedDual: a shared and a private encoder side by side under a shared head, trained together.
+
+Partial personalisation with simultaneous updates: Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with
+Partial Model Personalization, ICML 2022; under this name in the FedVC paper. Departures: that the head is shared and stands on
+both encoders' features is our reading. A client that was not in training has the private encoder that all began with.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core import About, Algorithm, Client, Cohort, Examples, Params, SettingError, Task, Tree, client_step, tree, weighted
+
+PRIVATE = "private."
+
+
+class Dual(nn.Module):
+    """Two encoders of one shape, their features concatenated under one head."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        head = cast(nn.Linear, module.head)
+        self.encoder = cast(nn.Module, module.encoder)
+        self.private = copy.deepcopy(self.encoder)
+        for layer in self.private.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+        self.head = nn.Linear(2 * head.in_features, head.out_features, bias=head.bias is not None)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.head(torch.cat([self.encoder(inputs), self.private(inputs)], dim=1)))
+
+
+@dataclass(frozen=True)
+class FedDual(Algorithm):
+    about = About("FedDual", "Pillutla et al.", 2022, travels="an encoder and the head", private="data, an encoder", cost="2")
+    personal: ClassVar[bool] = True
+
+    def network(self, module: nn.Module, num_classes: int) -> nn.Module:
+        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
+            raise SettingError(f"feddual needs a model with an encoder and a linear head, got {type(module).__name__}")
+        return Dual(module)
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return {name: value for name, value in task.model.init(seed).items() if not name.startswith(PRIVATE)}
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"private": _private(client.model.init(client.seed))}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        trained = client.fit({**message, **state["private"]})
+        return {"private": _private(trained)}, weighted(tree.subset(trained, message), client.size)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities({**message, **state["private"]}, examples)
+
+
+def _private(params: Params) -> Params:
+    return {name: value for name, value in params.items() if name.startswith(PRIVATE)}

@@ -1,0 +1,50 @@
+"""FedRep: a shared body, and a head of every client's own.
+
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
+Departures: a client that was not in training fits a head on the frozen body.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core import About, Algorithm, Client, Cohort, Count, Examples, Params, Task, Tree, client_step, tree, weighted
+
+
+@dataclass(frozen=True)
+class FedRep(Algorithm):
+    about = About("FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1")
+    personal: ClassVar[bool] = True
+
+    head_epochs: Count = 1  # before the body's
+    body_epochs: Count = 1
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return tree.subset(task.model.init(seed), task.model.encoder_names)
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"head": tree.subset(client.model.init(client.seed), client.model.head_names), "met": False}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        model = client.model
+        with_head = self._fit_head(client, state, message)
+        trained = client.fit(with_head, only=model.encoder_names, epochs=self.body_epochs, purpose="body")
+        state = {"head": tree.subset(with_head, model.head_names), "met": True}
+        return state, weighted(tree.subset(trained, model.encoder_names), client.size)
+
+    def _fit_head(self, client: Client, state: Tree, message: Params) -> Params:
+        whole = {**message, **state["head"]}
+        return client.fit(whole, only=client.model.head_names, epochs=self.head_epochs, purpose="head")
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
+        if state["met"]:
+            return state
+        return {"head": tree.subset(self._fit_head(client, state, message), client.model.head_names), "met": False}
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities({**message, **state["head"]}, examples)

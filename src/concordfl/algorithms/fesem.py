@@ -1,0 +1,94 @@
+"""FeSEM: clients belong to the centre that is nearest to their own weights; centres are the means of their clients.
+
+Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better Personalization, WWW 2023.
+Departures: in round 1 all train from one common model, and k-means on their weights gives the centres, as differently seeded
+ones would freeze; local training has a proximal term to the client's centre.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    NonNegative,
+    Params,
+    Task,
+    Tree,
+    client_step,
+    clustering,
+    tree,
+    weighted,
+)
+
+
+@dataclass(frozen=True)
+class FeSEM(Algorithm):
+    about = About("FeSEM", "Long et al.", 2023, travels="a model", private="data", cost="1")
+    personal: ClassVar[bool] = True
+
+    num_models: Count = 3  # K
+    mu: NonNegative = 0.01  # weight of the proximal term
+
+    def init_server(self, task: Task, seed: int) -> Tree:
+        return {"centres": {0: task.model.init(seed)}, "members": {}}
+
+    def round(self, server: Tree, cohort: Cohort) -> Tree:
+        centres, members = server["centres"], server["members"]
+        own = {id: members.get(id, 0) for id in cohort.ids}
+        replies = cohort.run(self.train, each={id: centres[k] for id, k in own.items()})
+        trained = {id: reply.mean() for id, reply in replies.items()}
+        if not members:
+            nearest = self._first_groups(trained, cohort)
+        else:
+            nearest = {id: _nearest(params, centres, cohort) for id, params in trained.items()}
+        groups = {k: [replies[id] for id in sorted(replies) if nearest[id] == k] for k in sorted(set(nearest.values()))}
+        moved = {k: tree.total(group).mean() for k, group in groups.items()}
+        return {"centres": {**centres, **moved}, "members": {**members, **nearest}}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        def loss(params: Params, batch: Batch) -> Tensor:
+            distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
+            return client.loss(params, batch) + self.mu / 2 * distance
+
+        return state, weighted(client.fit(message, loss if self.mu else None), client.size)
+
+    def _first_groups(self, trained: Mapping[str, Params], cohort: Cohort) -> dict[str, int]:
+        points = np.stack([_vector(trained[id], cohort).numpy() for id in sorted(trained)])
+        groups = clustering.kmeans(points, self.num_models, cohort.random("centres"))
+        return dict(zip(sorted(trained), groups.tolist(), strict=True))
+
+    def message(self, server: Tree, client_id: str | None) -> Tree:
+        """A client's own centre; all of them to one that has none yet, which takes the one that fits its data best."""
+        k = server["members"].get(client_id)
+        return {k: server["centres"][k]} if k is not None else server["centres"]
+
+    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+        return {"best": client.best(message)}
+
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        return client.probabilities(message[state["best"]], examples)
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        return {"group": state["best"]}
+
+
+def _vector(params: Params, cohort: Cohort) -> Tensor:
+    return torch.cat([value.flatten().double() for value in cohort.task.model.weights(params).values()])
+
+
+def _nearest(params: Params, centres: Tree, cohort: Cohort) -> int:
+    own = _vector(params, cohort)
+    distances: dict[int, float] = {k: float((own - _vector(centre, cohort)).square().sum()) for k, centre in centres.items()}
+    return min(distances, key=lambda k: distances[k])

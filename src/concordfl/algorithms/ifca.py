@@ -1,0 +1,41 @@
+"""IFCA: K models; in every round a client takes the one that fits its data best, and trains it.
+
+Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020. Departures: none; of the
+two variants this is model averaging. A model that nobody takes keeps its parameters.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..core import About, Algorithm, Client, Cohort, Count, Examples, Task, Tree, client_step, weighted
+
+
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    about = About("IFCA", "Ghosh et al.", 2020, travels="K models down, one up", private="data", cost="about 1")
+    personal: ClassVar[bool] = True
+
+    num_models: Count = 3  # K
+
+    def init_server(self, task: Task, seed: int) -> Tree:
+        return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        best = client.best(message)
+        return state, {best: weighted(client.fit(message[best]), client.size)}
+
+    def round(self, server: Tree, cohort: Cohort) -> Tree:
+        total = cohort.sum(self.train, broadcast=server)
+        return {k: total[k].mean() if k in total else params for k, params in server.items()}
+
+    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+        return {"best": client.best(message)}
+
+    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+        return client.probabilities(message[state["best"]], examples)
+
+    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+        return {"group": state["best"]}

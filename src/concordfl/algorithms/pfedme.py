@@ -1,0 +1,73 @@
+"""pFedMe: a client's own model solves a proximal problem around its copy of the shared one, which then steps towards it.
+
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures: the inner problem is solved
+by plain gradient steps; what is evaluated is the personal model.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Params,
+    Positive,
+    Share,
+    Task,
+    Tree,
+    client_step,
+    tree,
+    weighted,
+)
+
+
+@dataclass(frozen=True)
+class PFedMe(Algorithm):
+    about = About("pFedMe", "Dinh et al.", 2020, travels="the model", private="data, own model", cost="K")
+    personal: ClassVar[bool] = True
+
+    penalty: Positive = 15.0  # λ
+    inner_steps: Count = 5  # K
+    inner_lr: Positive = 0.01
+    outer_lr: Positive = 0.005  # η
+    mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return task.model.init(seed)
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"own": message}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
+            theta, w = carry
+            for _ in range(self.inner_steps):  # θ ≈ argmin f(θ) + λ/2 ‖θ - w‖²
+                theta = _stepped(theta, client.grad(client.loss, theta, batch), w, self.penalty, self.inner_lr)
+            moved = {name: w[name] - self.outer_lr * self.penalty * (w[name] - theta[name]) for name in theta}
+            return theta, moved
+
+        theta, w = client.fold(step, (state["own"], message))
+        return {"own": theta}, weighted(w, client.size)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+        return tree.map(lambda old, new: (1 - self.mixing) * old + self.mixing * new, server, mean)
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities(state["own"], examples)
+
+
+def _stepped(theta: Params, grads: dict[str, Any], w: Params, penalty: float, rate: float) -> Params:
+    """A gradient step on f(θ) + λ/2 ‖θ - w‖²; buffers follow w."""
+    return {
+        name: value - rate * (grads[name] + penalty * (value - w[name])) if name in grads else w[name]
+        for name, value in theta.items()
+    }

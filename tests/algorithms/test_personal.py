@@ -1,0 +1,164 @@
+"""FedBN, Ditto, FedRep, FedDual, pFedMe and APFL: their limits, and what stays at the client."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import toys
+from concordfl import SettingError, Training
+from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, PFedMe
+from concordfl.core import tree
+from concordfl.engine.plan import Plan
+
+OWN = ("toys:batch_norm_net",)
+
+
+def finished(method, data=None, rounds=4, training=toys.TRAINING, network="mlp", cohort=1.0):
+    plan = Plan(rounds=rounds, evaluate_every=rounds, cohort=cohort)
+    made = toys.experiment(method, data, plan=plan, training=training, network=network)
+    return made, made.run(made.start())
+
+
+@pytest.mark.parametrize("network", ["mlp", *OWN])
+@pytest.mark.parametrize("method", [Ditto(), APFL()])
+def test_the_shared_model_is_fedavgs_to_the_bit(method, network):
+    if network != "mlp" and isinstance(method, APFL):
+        pytest.skip("drop-out draws twice per batch where two models are trained on it")
+    assert tree.equal(finished(method, network=network)[1].server, finished(FedAvg(), network=network)[1].server)
+
+
+def test_fedbn_without_normalisation_is_fedavg_to_the_bit():
+    ours, theirs = finished(FedBN()), finished(FedAvg())
+    assert tree.equal(ours[1].server, theirs[1].server)
+    assert ours[0].records[-1]["local"] == theirs[0].records[-1]["local"]
+
+
+def test_fedbn_keeps_normalisation_layers_at_the_client():
+    made, progress = finished(FedBN(), network=OWN[0])
+    private = {"encoder.1.weight", "encoder.1.bias", "encoder.1.running_mean", "encoder.1.running_var"}
+    assert set(made.model.normalisation_names) == private
+    assert not private & set(progress.server)
+    states = [tree.unpack(progress.states.get(id))["layers"] for id in made.federation.participants]
+    assert all(set(state) == private for state in states)
+    assert not tree.equal(states[0], states[1])
+
+
+class Residual(nn.Module):
+    """Normalisation inside a residual branch, under names that do not say so."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.encoder = nn.ModuleDict({"a": nn.Linear(features, 8), "b": nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8))})
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x):
+        x = self.encoder["a"](x)
+        return self.head(x + self.encoder["b"](x))
+
+
+def test_fedbn_finds_layers_inside_residual_branches():
+    from concordfl import Model
+
+    model = Model(lambda: Residual(5, 3))
+    assert set(model.normalisation_names) == {"encoder.b.1.weight", "encoder.b.1.bias"}
+
+
+def test_a_new_client_of_fedbn_estimates_its_statistics():
+    made, progress = finished(FedBN(), network=OWN[0])
+    splits = made.federation.splits("held-out")
+    client = toys.client(splits.train, made.model)
+    state = made.algorithm.adapt(client, made.algorithm.init_client(client, progress.server), progress.server, new=True)
+    hidden = nn.functional.linear(
+        splits.train.x, progress.server["encoder.0.weight"], progress.server["encoder.0.bias"]
+    )  # what the normalisation layer sees
+    assert np.allclose(state["layers"]["encoder.1.running_mean"], hidden.mean(0), atol=0.35)
+    assert not np.allclose(state["layers"]["encoder.1.running_mean"], 0, atol=0.35)
+
+
+def test_dittos_own_model_is_anchored_at_the_received_one():
+    """Without the pull it is local training; the stronger the pull, the nearer."""
+    data = toys.federation(clients=2)
+
+    def distance(penalty):
+        _, progress = finished(Ditto(penalty=penalty), data, rounds=3, training=Training(lr=0.02, batch_size=8))
+        return float(tree.sq_dist(tree.unpack(progress.states.get("client-0"))["own"], progress.server))
+
+    found = [distance(penalty) for penalty in (0.0, 1.0, 20.0)]
+    assert found[0] > found[1] > found[2]
+
+
+def test_fedrep_trains_the_head_then_the_body():
+    made, progress = finished(FedRep(head_epochs=2), rounds=1)
+    model, data = made.model, made.federation
+    assert set(progress.server) == set(model.encoder_names)
+    start = model.init(0)
+    client = toys.client(data.splits("client-1").train, model)
+    client = type(client)("client-1", client.examples, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0)
+    with_head = client.fit(start, only=model.head_names, epochs=2, purpose="head")
+    assert tree.equal(tree.subset(with_head, model.encoder_names), tree.subset(start, model.encoder_names))
+    state = tree.unpack(progress.states.get("client-1"))
+    assert tree.equal(state["head"], tree.subset(with_head, model.head_names))
+
+
+def test_feddual_has_a_private_encoder_beside_the_shared_one():
+    made, progress = finished(FedDual())
+    assert not any(name.startswith("private.") for name in progress.server)
+    start, state = made.model.init(0), tree.unpack(progress.states.get("client-0"))["private"]
+    assert set(state) == {name for name in made.model.names if name.startswith("private.")}
+    assert not tree.equal(state, tree.subset(start, state))
+    assert made.model.init(0)["head.weight"].shape == (3, 16)
+    encoder, private = start["encoder.1.weight"], start["private.1.weight"]
+    assert encoder.shape == private.shape
+    assert not torch.equal(encoder, private)
+    with pytest.raises(SettingError, match="feddual needs a model with an encoder and a linear head"):
+        FedDual().network(nn.Sequential(), 3)
+
+
+@pytest.mark.parametrize("penalty", [100.0, 10000.0])
+def test_pfedme_tends_to_fedavg(penalty):
+    """inner_lr = 1/λ: θ = w - ∇f/λ, so w moves by η∇f; the larger λ, the nearer to plain SGD with rate η."""
+    data = toys.federation()
+    method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1)
+    _, ours = finished(method, data, training=Training(lr=0.1, batch_size=8))
+    _, theirs = finished(FedAvg(), data, training=Training(lr=0.1, batch_size=8))
+    away = float(tree.sq_dist(ours.server, theirs.server)) ** 0.5
+    assert away < 30 / penalty
+
+
+def test_pfedme_mixes_at_the_server():
+    data = toys.federation(clients=2)
+    whole, half = (finished(PFedMe(mixing=beta), data, rounds=1) for beta in (1.0, 0.5))
+    start = whole[0].model.init(0)
+    expected = tree.map(lambda old, new: (old + new) / 2, start, whole[1].server)
+    assert all(torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items())
+
+
+def test_apfl_by_hand():
+    """One full batch: v, w and α as the paper has them."""
+    data = toys.federation(clients=1, examples=12)
+    training = Training(lr=0.1, batch_size=100)
+    made, progress = finished(APFL(share=0.25), data, rounds=1, training=training, network="linear")
+    w0, x, y = made.model.init(0), data.splits("client-0").train.x, data.splits("client-0").train.y
+
+    def gradient(weight, bias):
+        error = (nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)
+        return error.T @ x, error.sum(0)
+
+    start = (w0["head.weight"], w0["head.bias"])
+    grads = gradient(*start)  # v = w, so v̄ = w
+    w = [value - 0.1 * grad for value, grad in zip(start, grads, strict=True)]
+    v = [value - 0.1 * 0.25 * grad for value, grad in zip(start, grads, strict=True)]
+    slope = gradient(*(0.25 * a + 0.75 * b for a, b in zip(v, w, strict=True)))
+    share = 0.25 - 0.1 * sum(float(((a - b) * grad).sum()) for a, b, grad in zip(v, w, slope, strict=True))
+    state = tree.unpack(progress.states.get("client-0"))
+    assert torch.allclose(state["own"]["head.weight"], v[0], atol=1e-6)
+    assert torch.allclose(progress.server["head.weight"], w[0], atol=1e-6)
+    assert state["share"] == pytest.approx(share, abs=1e-5)
+    assert made.records[-1]["inspect"]["client-0"]["share"] == state["share"]
+
+
+def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():
+    made, _ = finished(APFL(share=0.0, adaptive=False))
+    plain, _ = finished(FedAvg())
+    assert made.records[-1]["local"]["clients"] == plain.records[-1]["local"]["clients"]
