@@ -20,6 +20,8 @@ from .fedprox import FedProx
 from .fedrep import FedRep
 from .fedrs import FedRS
 from .fedsoft import FedSoft
+from .fedvc import FedVC
+from .fedvc_sg import FedVCsg
 from .fesem import FeSEM
 from .ifca import IFCA
 from .local import Local
@@ -46,6 +48,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedrep": FedRep,
     "fedrs": FedRS,
     "fedsoft": FedSoft,
+    "fedvc": FedVC,
+    "fedvc-sg": FedVCsg,
     "fesem": FeSEM,
     "ifca": IFCA,
     "local": Local,

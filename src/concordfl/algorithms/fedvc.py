@@ -1,0 +1,161 @@
+"""FedVC: shared virtual concepts say what makes a client different, and supervise one global model.
+
+Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts approach, 2024; Algorithm 1
+(`concepts = "em"`) and Algorithm 2 (`"gradient"`). There is no public code; what the paper leaves open is on the docs page. A
+client's preference is p = Σ v_m c_m, a sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection head.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Fraction,
+    NonNegative,
+    Params,
+    Positive,
+    SettingError,
+    Task,
+    Tree,
+    client_step,
+    mixture,
+    weighted,
+    weighted_loss,
+)
+
+CONCEPTS = "concepts"
+SMALLEST = 1e-6  # of v, so that no concept is dead for a client for ever
+NO_MASS = 1e-8  # a concept that nobody expresses keeps its place
+SMALL = 0.1  # length of the concepts' entries at the start
+SHOWN = 3  # most typical samples of each concept in a record
+MAPPED = 20  # samples of a client in the map
+
+
+class WithConcepts(nn.Module):
+    """A network with a projection head beside its classifier, and the concepts."""
+
+    def __init__(self, module: nn.Module, count: int, dimensions: int) -> None:
+        super().__init__()
+        self.encoder, self.head = cast(nn.Module, module.encoder), cast(nn.Linear, module.head)
+        width = self.head.in_features
+        self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
+        self.concepts = nn.Parameter(SMALL * torch.randn(count, dimensions))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.encoder(inputs)))
+
+
+@dataclass(frozen=True)
+class FedVC(Algorithm):
+    about = About("FedVC", "Yan et al.", 2024, travels="the model, sums for the concepts", private="data, preference", cost="1")
+
+    num_concepts: Count = 10  # M
+    concept_dim: Count = 10
+    concepts: Literal["em", "gradient"] = "em"
+    similarity: Positive = 0.1  # ι
+    smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept
+    weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg
+    gamma: NonNegative = 0.1  # γ: of the loss that moves the concepts (12)
+
+    def network(self, module: nn.Module, num_classes: int) -> nn.Module:
+        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
+            raise SettingError(f"fedvc needs a model with an encoder and a linear head, got {type(module).__name__}")
+        return WithConcepts(module, self.num_concepts, self.concept_dim)
+
+    def init_server(self, task: Task, seed: int) -> Params:
+        return task.model.init(seed)
+
+    def init_client(self, client: Client, message: Params) -> Tree:
+        return {"v": torch.full((self.num_concepts,), 1 / self.num_concepts, dtype=torch.float64)}
+
+    @client_step
+    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        v = self._express(client, state["v"], message, client.examples).mean(0).clamp_min(SMALLEST)  # (4)
+        if self.concepts == "gradient":
+            trained = client.fit(message, lambda params, batch: self._unified_loss(client, v, params, batch))
+            return {"v": v}, {"model": weighted(trained, client.size)}
+        sums = {"s": torch.zeros(self.num_concepts), "c": torch.zeros(self.num_concepts, self.concept_dim)}
+
+        def loss(params: Params, batch: Batch) -> Tensor:
+            losses, s, z = self._losses(client, v, message[CONCEPTS], v.float() @ message[CONCEPTS], params, batch)
+            with torch.no_grad():  # (6), (7)
+                sums["s"] = self.smoothing * sums["s"] + (1 - self.smoothing) * s.sum(0)
+                sums["c"] = self.smoothing * sums["c"] + (1 - self.smoothing) * s.T @ z
+            return weighted_loss(losses, batch)
+
+        trained = client.fit(message, loss, only=[name for name in client.model.names if name != CONCEPTS])
+        del trained[CONCEPTS]
+        return {"v": v}, {"model": weighted(trained, client.size), "sums": sums}
+
+    def _losses(
+        self, client: Client, v: Tensor, concepts: Tensor, preference: Tensor, params: Params, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B,) CE + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
+        features = client.model.features(params, batch.x)
+        z = client.model.call(params, features, part="projection")
+        s = expressed(z, concepts, v, self.similarity)
+        ce = F.cross_entropy(client.model.call(params, features, part="head"), batch.y, reduction="none")
+        return ce + self.weight * (s @ concepts - preference).square().sum(1), s, z
+
+    def _unified_loss(self, client: Client, v: Tensor, params: Params, batch: Batch) -> Tensor:
+        """(12): the estimate is drawn to the preference, and the concepts, through the preference, to the estimate."""
+        concepts = params[CONCEPTS]
+        preference = v.float() @ concepts
+        losses, s, _ = self._losses(client, v, concepts, preference.detach(), params, batch)
+        drawn = ((s @ concepts).detach() - preference).square().sum(1)
+        return weighted_loss(losses + self.weight * self.gamma * drawn, batch)
+
+    def round(self, server: Params, cohort: Cohort) -> Tree:
+        total = cohort.sum(self.train, broadcast=server)
+        after = {**server, **total["model"].mean(otherwise={})}
+        if self.concepts == "em":  # (10)
+            mass = total["sums"]["s"][:, None]
+            after[CONCEPTS] = torch.where(mass > NO_MASS, total["sums"]["c"] / mass.clamp_min(NO_MASS), server[CONCEPTS])
+        return after
+
+    def _express(self, client: Client, v: Tensor, message: Params, examples: Examples) -> Tensor:
+        """(N, M) how much each example expresses each concept (1)."""
+        return expressed(self._project(client, message, examples), message[CONCEPTS], v, self.similarity).double()
+
+    def _project(self, client: Client, message: Params, examples: Examples) -> Tensor:
+        def project(inputs: Tensor) -> Tensor:
+            return client.model.call(message, client.model.features(message, inputs), part="projection")
+
+        return client.over(examples, project)
+
+    def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
+        """A new client needs one pass for its preference; nothing is tuned."""
+        v = self._express(client, state["v"], message, client.examples).mean(0)
+        return {"v": v.clamp_min(SMALLEST)}
+
+    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+        return client.probabilities(message, examples)
+
+    def inspect(self, client: Client, state: Tree, message: Params) -> dict[str, Any]:
+        """The preference, the client's most typical samples of each concept, and where some of its samples lie."""
+        s = self._express(client, state["v"], message, client.examples)
+        typical = s.topk(min(SHOWN, client.size), dim=0)
+        shown = client.random("map").permutation(client.size)[:MAPPED]
+        return {
+            "group": int(state["v"].argmax()),
+            "weights": state["v"],
+            "preference": state["v"].float() @ message[CONCEPTS],
+            "typical": {"samples": typical.indices.T, "expressed": typical.values.T},
+            "estimates": s[shown].float() @ message[CONCEPTS],
+        }
+
+
+def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
+    """(N, M) s ∝ v exp(-ι ‖z - c‖²), in log space (1)."""
+    distances = (z[:, None] - concepts).square().sum(2)
+    return (v.clamp_min(mixture.FLOOR).log().to(z.dtype) - similarity * distances).softmax(1)

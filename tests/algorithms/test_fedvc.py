@@ -1,0 +1,148 @@
+"""FedVC: its limit, its EM pass against scikit-learn, its sums by hand, and preferences that tell groups apart."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+from torch import nn
+
+import toys
+from concordfl import SettingError, Training
+from concordfl.algorithms import FedAvg, FedVC, FedVCsg
+from concordfl.algorithms.fedvc import expressed
+from concordfl.core import Batch, tree
+from concordfl.data import Arrays, Federation
+from concordfl.engine.plan import Plan
+
+
+def finished(method, data=None, rounds=4, training=toys.TRAINING):
+    made = toys.experiment(method, data, plan=Plan(rounds=rounds, evaluate_every=rounds), training=training)
+    return made, made.run(made.start())
+
+
+@pytest.mark.parametrize("method", [FedVC(weight=0.0), FedVCsg(weight=0.0)])
+def test_without_the_preference_loss_it_is_fedavg_to_the_bit(method):
+    made, ours = finished(method)
+    _, theirs = finished(FedAvg())
+    assert tree.equal(tree.subset(ours.server, theirs.server), theirs.server)
+    assert set(ours.server) - set(theirs.server) == {
+        name for name in made.model.names if name.startswith(("projection", "concepts"))
+    }
+
+
+def test_the_pass_is_the_e_step_of_a_gaussian_mixture():
+    """Covariance I / (2ι), the client's own weights."""
+    rng = np.random.default_rng(0)
+    z, concepts, v = rng.normal(size=(50, 4)), rng.normal(size=(3, 4)), np.array([0.5, 0.3, 0.2])
+    theirs = GaussianMixture(3, covariance_type="spherical")
+    theirs.weights_, theirs.means_ = v, concepts
+    theirs.covariances_ = np.full(3, 1 / (2 * 0.7))
+    theirs.precisions_cholesky_ = 1 / np.sqrt(theirs.covariances_)
+    ours = expressed(torch.tensor(z), torch.tensor(concepts), torch.tensor(v), similarity=0.7)
+    assert np.allclose(ours.numpy(), theirs.predict_proba(z), atol=1e-10)
+
+
+def test_concepts_are_the_means_of_what_expresses_them():
+    """One full batch per client: (6), (7) are the sums times 1 - κ, which cancels in (10)."""
+    data = toys.federation(clients=3)
+    method = FedVC(num_concepts=4, concept_dim=3)
+    made, progress = finished(method, data, rounds=1, training=Training(lr=0.05, batch_size=100))
+    start = made.model.init(0)
+    mass, total = torch.zeros(4), torch.zeros(4, 3)
+    for id in data.participants:
+        client = toys.client(data.splits(id).train, made.model)
+        z = method._project(client, start, client.examples)
+        s = expressed(z, start["concepts"], torch.full((4,), 0.25), 0.1)
+        v = s.mean(0)
+        again = expressed(z, start["concepts"], v, 0.1)  # during training, with the client's new weights
+        mass, total = mass + again.sum(0), total + again.T @ z
+        assert torch.allclose(tree.unpack(progress.states.get(id))["v"], v.double(), atol=1e-5)
+    assert torch.allclose(progress.server["concepts"], total / mass[:, None], atol=1e-5)
+
+
+def test_smoothing_keeps_a_part_of_the_old_average():
+    data = toys.federation(clients=1, examples=16)
+    made = toys.experiment(FedVC(smoothing=0.5), data, training=Training(lr=1e-6, batch_size=8))
+    server = made.model.init(0)
+    client = toys.client(data.splits("client-0").train, made.model, Training(lr=1e-6, batch_size=8))
+    state, reply = FedVC(smoothing=0.5).train(client, FedVC().init_client(client, server), server)
+    batches = client.fold(lambda seen, batch: [*seen, batch], [])
+    kept = torch.zeros(10)
+    for batch in batches:
+        z = made.model.call(server, made.model.features(server, batch.x), part="projection")
+        kept = 0.5 * kept + 0.5 * expressed(z, server["concepts"], state["v"], 0.1).sum(0)
+    assert torch.allclose(reply["sums"]["s"], kept, atol=1e-3)
+
+
+def test_a_concept_that_nobody_expresses_keeps_its_place(monkeypatch):
+    made = toys.experiment(FedVC(num_concepts=2), plan=Plan(rounds=1))
+    progress = made.start()
+    server = dict(progress.server)
+    server["concepts"] = server["concepts"].clone()
+    server["concepts"][1] = 1e4  # infinitely far away
+    progress.server = server
+    made.play(made.turns[0], progress)
+    assert torch.equal(progress.server["concepts"][1], server["concepts"][1])
+    assert not torch.equal(progress.server["concepts"][0], server["concepts"][0])
+
+
+def test_the_unified_loss_moves_concepts_through_the_preference_alone():
+    """(12): the gradients of its two halves, by torch's own differentiation of each with the other side held."""
+    data = toys.federation(clients=1)
+    method = FedVCsg(num_concepts=3, concept_dim=2, gamma=0.3)
+    model = toys.model_for(method, data)
+    client = toys.client(data.splits("client-0").train, model)
+    params, v = model.init(0), torch.tensor([0.2, 0.3, 0.5])
+    batch = Batch(client.examples.x, client.examples.y, None, torch.arange(client.size))
+    found = client.grad(lambda live, b: method._unified_loss(client, v, live, b), params, batch)["concepts"]
+    concepts = params["concepts"].clone().requires_grad_()
+    z = model.call(params, model.features(params, batch.x), part="projection")
+    s = expressed(z, concepts, v, 0.1)
+    estimate, preference = s @ concepts, v @ concepts
+    loss = (estimate - preference.detach()).square().sum(1).mean() + 0.3 * (estimate.detach() - preference).square().sum(
+        1
+    ).mean()
+    (expected,) = torch.autograd.grad(loss, concepts)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def groups(clients=12, examples=40, seed=0):
+    """Three groups of clients with classes of their own."""
+    rng = np.random.default_rng(seed)
+    centres = 3 * rng.normal(size=(6, 8))
+
+    def draw(group, size):
+        y = rng.integers(2, size=size) + 2 * group
+        return Arrays((centres[y] + rng.normal(size=(size, 8))).astype(np.float32), y)
+
+    parts = {f"c{i:02d}": (draw(i % 3, examples), draw(0, 0), draw(i % 3, 20)) for i in range(clients)}
+    truth = {id: {"concept": str(place % 3)} for place, id in enumerate(parts)}
+    return Federation.build(parts, {"new": (draw(1, examples), draw(0, 0), draw(1, 20))}, 6, truth)
+
+
+@pytest.mark.parametrize("method", [FedVC(similarity=1.0), FedVCsg(similarity=1.0)])
+def test_preferences_tell_groups_apart(method):
+    data = groups()
+    made, _ = finished(method, data, rounds=25, training=Training(lr=0.05, momentum=0.9, batch_size=10, epochs=2))
+    seen = made.records[-1]["inspect"]
+    points = np.stack([seen[id]["preference"].numpy() for id in data.participants])
+    found = KMeans(3, n_init=10, random_state=0).fit_predict(points)
+    assert adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found) > 0.9
+    assert made.records[-1]["local"]["accuracy"] > 0.9
+    assert made.records[-1]["global"]["accuracy"] > 0.9
+
+
+def test_records_show_what_a_client_is_about():
+    made, _ = finished(FedVC(num_concepts=4), rounds=2)
+    shown = made.records[-1]["inspect"]["client-2"]
+    assert shown["typical"]["samples"].shape == shown["typical"]["expressed"].shape == (4, 3)
+    assert float(shown["weights"].sum()) == pytest.approx(1, abs=1e-4)
+    assert shown["estimates"].shape == (20, 10)
+    assert (shown["typical"]["expressed"].diff(dim=1) <= 0).all()
+
+
+def test_models_that_have_no_place_for_concepts():
+    with pytest.raises(SettingError, match="fedvc needs a model with an encoder and a linear head, got Sequential"):
+        FedVC().network(nn.Sequential(), 2)
