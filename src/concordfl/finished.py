@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import config as configuration
 from .algorithms import ALGORITHMS
@@ -16,6 +17,7 @@ from .data.own import Samples, class_name, read_samples, without_colour
 from .engine import checkpoint
 from .engine.checkpoint import Progress
 from .engine.client_states import MemoryStates
+from .engine.experiment import schedule
 from .engine.records import RunFolder
 from .runner import model_from
 
@@ -40,6 +42,11 @@ class FinishedRun:
         model = model_from(settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"])
         return cls(run.path, settings, summary, checkpoint.load(run.checkpoints, MemoryStates()), model)
 
+    @property
+    def last_round(self) -> int:
+        """The last stage's own count of rounds, on which draws depend: what is predicted now is what the run reported."""
+        return list(schedule(self.settings.algorithm, self.settings.run.rounds))[-1].stage_round
+
     def require(self, ability: str, verb: str, phrase: str) -> None:
         """Refuse a verb that the method does not support, and say which methods do."""
         if not getattr(self.settings.algorithm, ability):
@@ -57,9 +64,17 @@ class FinishedRun:
             model=self.model,
             training=self.settings.training,
             seed=self.settings.run.seed,
-            round=self.progress.round,
+            round=self.last_round,
             published=lambda name: tree.unpack(self.progress.publications.data[name]),
         )
+
+    def predict(self, id: str, own: Examples, examples: Examples) -> Tensor:
+        """(N, Y) what a participant that has the examples `own` predicts with its personal part."""
+        algorithm, client = self.settings.algorithm, self.client(id, own)
+        message = algorithm.message(self.progress.server, id)
+        kept = RunFolder.open(self.path).read_client_state(id)
+        state = algorithm.init_client(client, message) if kept is None else kept
+        return algorithm.predict(client, algorithm.adapt(client, state, message, new=False), message, examples)
 
     # --- a newcomer's data, read as the run read its own ---------------------------------------------------------------
 

@@ -157,6 +157,9 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
             folder.write_model("final", settings.algorithm.deployed(progress.server))
             if progress.selected is not None:
                 folder.write_model("selected", settings.algorithm.deployed(progress.selected.server))
+            for id in federation.participants if settings.algorithm.personal else ():
+                if (state := progress.states.get(id)) is not None:
+                    folder.write_client_state(id, state)
             folder.write_summary(summary)
     return Result(summary, experiment.records, None if folder is None else folder.path, progress.server)
 

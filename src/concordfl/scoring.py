@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import runner
-from .core import DataError, Examples, SettingError, tree
+from .core import DataError, Examples, SettingError
 from .data import Arrays
 from .engine.files import write_atomically
 from .engine.records import to_json
@@ -83,19 +83,12 @@ def _by_likelihood(run: FinishedRun, labelled: bool) -> tuple[Scorer, np.ndarray
 
 def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     """By the highest probability of any class, at any client; needs the run's data, as clients may predict with them."""
-    algorithm, federation = run.settings.algorithm, runner.make_federation(run.settings)
-    ids = federation.participants if algorithm.personal else federation.participants[:1]
-
-    def confidence(id: str, examples: Examples) -> Tensor:
-        client = run.client(id, federation.splits(id).train)
-        message = algorithm.message(run.progress.server, id)
-        kept = run.progress.states.get(id)
-        state = algorithm.init_client(client, message) if kept is None else tree.unpack(kept)
-        adapted = algorithm.adapt(client, state, message, new=False)
-        return algorithm.predict(client, adapted, message, examples).max(1).values
+    federation = runner.make_federation(run.settings)
+    ids = federation.participants if run.settings.algorithm.personal else federation.participants[:1]
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        return {"score": torch.stack([confidence(id, examples) for id in ids]).max(0).values}
+        each = [run.predict(id, federation.splits(id).train, examples).max(1).values for id in ids]
+        return {"score": torch.stack(each).max(0).values}
 
     parts = [federation.splits(id).validation for id in federation.participants]
     held_out = Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), scale=parts[0].scale)

@@ -289,3 +289,18 @@ def test_the_saved_wide_model_predicts_what_the_run_reported(tmp_path):
 def test_models_that_cannot_be_concatenated():
     with pytest.raises(SettingError, match="fedconcat needs a model with an encoder and a linear head, got Sequential"):
         FedConcat().network(torch.nn.Sequential(), 2)
+
+
+@pytest.mark.parametrize("strategy", ["ifca", "fesem", "fedsoft"])
+def test_encoders_of_other_clusterings(strategy):
+    """The K models are those of the method itself, after as many rounds; then a head for all of them."""
+    data = skewed()
+    method = FedConcat(clusters=3, strategy=strategy, encoder_rounds=4, head_rounds=12)
+    made, progress = play(method, data)
+    plain = toys.experiment(method._inner(), data, plan=Plan(rounds=4, evaluate_every=1000))
+    alone = plain.run(plain.start())
+    assert tree.equal(progress.server["models"], method._inner().shared_models(alone.server))
+    assert progress.server["head"]["weight"].shape == (CLASSES, 8 * len(progress.server["models"]))
+    assert made.records[-1]["global"]["accuracy"] > 1.5 / CLASSES
+    with pytest.raises(SettingError, match=f"clusters must be a number where strategy is '{strategy}', got 'elbow'"):
+        FedConcat(clusters="elbow", strategy=strategy)

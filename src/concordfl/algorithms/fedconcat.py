@@ -5,6 +5,7 @@ Stages: cluster, encoders, concatenate, head. Departures: the head is averaged b
 `head_average = "equal"` gives).
 """
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,6 +39,7 @@ from ..core import (
 
 ENCODERS = "encoders"  # the name under which they are published
 BATCH = 500  # random inputs at a time
+STRATEGIES = {"ifca": "IFCA", "fesem": "FeSEM", "fedsoft": "FedSoft"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class FedConcat(Algorithm):
     )
 
     clusters: Count | Literal["elbow"] = 5  # K
+    strategy: Literal["kmeans", "ifca", "fesem", "fedsoft"] = "kmeans"  # others: their K models are the encoders (5.6)
     infer: Literal["labels", "model", "bias"] = "labels"  # told by the clients, or inferred from a first round (ID, IB)
     epsilon: Positive | None = None  # ε of Laplace noise on the label shares that clients tell
     random_inputs: Count = 10_000  # r, for infer = "model"
@@ -63,6 +66,11 @@ class FedConcat(Algorithm):
     head_init: Literal["random", "clusters"] = "random"
     head_average: Literal["size", "equal"] = "size"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strategy != "kmeans" and self.clusters == "elbow":
+            raise SettingError(f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'")
+
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
             raise SettingError(f"fedconcat needs a model with an encoder and a linear head, got {type(module).__name__}")
@@ -70,15 +78,27 @@ class FedConcat(Algorithm):
 
     def stages(self) -> Sequence[Stage]:
         kept = int(self.infer != "labels" and not self.restart)  # the round that infers labels is the first of the encoders'
-        return (
+        encoders = [
             Stage("cluster", self.cluster, rounds=1, everyone=True, prepares=True),
             Stage("encoders", self.train_encoders, rounds=self.encoder_rounds - kept, first_round=kept, prepares=True),
+        ]
+        if self.strategy != "kmeans":
+            encoders = [Stage("encoders", self.train_by_strategy, rounds=self.encoder_rounds, prepares=True)]
+        return (
+            *encoders,
             Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True),
             Stage("head", self.train_head, rounds=self.head_rounds),
         )
 
     def init_server(self, task: Task, seed: int) -> Tree:
-        return {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
+        start = {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
+        if self.strategy == "kmeans":
+            return start
+        inner = self._inner().init_server(task, seed)
+        return {**start, "inner": inner, "models": self._inner().shared_models(inner)}
+
+    def init_client(self, client: Client, message: Tree) -> Tree:
+        return {} if self.strategy == "kmeans" else self._inner().init_client(client, message)
 
     # --- 1: groups of clients with similar labels -----------------------------------------------------------------------
 
@@ -128,6 +148,15 @@ class FedConcat(Algorithm):
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         ((k, params),) = message.items()
         return state, {k: weighted(client.fit(params), client.size)}
+
+    def train_by_strategy(self, server: Tree, cohort: Cohort) -> Tree:
+        inner = self._inner().round(server["inner"], cohort)
+        return {**server, "inner": inner, "models": self._inner().shared_models(inner)}
+
+    def _inner(self) -> Any:
+        """The clustered method that takes the place of stages 1 and 2."""
+        kind = getattr(importlib.import_module(f".{self.strategy}", __package__), STRATEGIES[self.strategy])
+        return kind(num_models=self.clusters)
 
     # --- 3: the encoders side by side, for good --------------------------------------------------------------------------
 

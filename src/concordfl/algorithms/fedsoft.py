@@ -49,6 +49,10 @@ class FedSoft(Algorithm):
     def init_client(self, client: Client, message: Tree) -> Tree:
         return {"model": None, "importance": None, "age": 0}
 
+    def shared_models(self, server: Tree) -> Tree:
+        """The models of the clusters."""
+        return server
+
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         stale = state["importance"] is None or state["age"] >= self.interval

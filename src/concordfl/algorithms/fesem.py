@@ -56,6 +56,10 @@ class FeSEM(Algorithm):
         moved = {k: tree.total(group).mean() for k, group in groups.items()}
         return {"centres": {**centres, **moved}, "members": {**members, **nearest}}
 
+    def shared_models(self, server: Tree) -> Tree:
+        """The models of the clusters."""
+        return server["centres"]
+
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         def loss(params: Params, batch: Batch) -> Tensor:

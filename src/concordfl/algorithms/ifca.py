@@ -22,6 +22,10 @@ class IFCA(Algorithm):
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
+    def shared_models(self, server: Tree) -> Tree:
+        """The models of the clusters."""
+        return server
+
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         best = client.best(message)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..core import CheckpointError
+from ..core import CheckpointError, ClientId, Tree, tree
 from .files import write_atomically
 
 
@@ -114,6 +115,20 @@ class RunFolder:
             (self.path / "models").mkdir(exist_ok=True)
             apart = {key: value.contiguous().clone() for key, value in tensors.items()}
             write_atomically(self.path / "models" / f"{name}.safetensors", save(apart))
+
+    def write_client_state(self, id: ClientId, state: bytes) -> None:
+        """A client's personal part, a safetensors file too: what that client deploys beside the model."""
+        write_atomically(self._client_file(id), state)
+
+    def read_client_state(self, id: ClientId) -> Tree:
+        """A client's personal part; None where it has none."""
+        file = self._client_file(id)
+        return tree.unpack(file.read_bytes()) if file.exists() else None
+
+    def _client_file(self, id: ClientId) -> Path:
+        folder = self.path / "models" / "clients"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{quote(id, safe=' ')}.safetensors"
 
 
 def _counts(entry: Path) -> bool:
