@@ -32,6 +32,7 @@ from ..core import (
     Tree,
     client_step,
     clustering,
+    encoder_and_head,
     tree,
     weighted,
     weighted_loss,
@@ -72,8 +73,7 @@ class FedConcat(Algorithm):
             raise SettingError(f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'")
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
-            raise SettingError(f"fedconcat needs a model with an encoder and a linear head, got {type(module).__name__}")
+        encoder_and_head(module, "fedconcat")
         return module
 
     def stages(self) -> Sequence[Stage]:

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..core import About, Algorithm, Client, Cohort, Examples, Params, SettingError, Task, Tree, client_step, tree, weighted
+from ..core import About, Algorithm, Client, Cohort, Examples, Params, Task, Tree, client_step, encoder_and_head, tree, weighted
 
 PRIVATE = "private."
 
@@ -22,8 +22,7 @@ class Dual(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        head = cast(nn.Linear, module.head)
-        self.encoder = cast(nn.Module, module.encoder)
+        self.encoder, head = encoder_and_head(module, "feddual")
         self.private = copy.deepcopy(self.encoder)
         for layer in self.private.modules():
             if callable(reset := getattr(layer, "reset_parameters", None)):
@@ -40,8 +39,6 @@ class FedDual(Algorithm):
     personal: ClassVar[bool] = True
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
-            raise SettingError(f"feddual needs a model with an encoder and a linear head, got {type(module).__name__}")
         return Dual(module)
 
     def init_server(self, task: Task, seed: int) -> Params:

@@ -24,10 +24,10 @@ from ..core import (
     NonNegative,
     Params,
     Positive,
-    SettingError,
     Task,
     Tree,
     client_step,
+    encoder_and_head,
     mixture,
     weighted,
     weighted_loss,
@@ -46,7 +46,7 @@ class WithConcepts(nn.Module):
 
     def __init__(self, module: nn.Module, count: int, dimensions: int) -> None:
         super().__init__()
-        self.encoder, self.head = cast(nn.Module, module.encoder), cast(nn.Linear, module.head)
+        self.encoder, self.head = encoder_and_head(module, "fedvc")
         width = self.head.in_features
         self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
         self.concepts = nn.Parameter(SMALL * torch.randn(count, dimensions))
@@ -68,8 +68,6 @@ class FedVC(Algorithm):
     gamma: NonNegative = 0.1  # γ: of the loss that moves the concepts (12)
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
-            raise SettingError(f"fedvc needs a model with an encoder and a linear head, got {type(module).__name__}")
         return WithConcepts(module, self.num_concepts, self.concept_dim)
 
     def init_server(self, task: Task, seed: int) -> Params:

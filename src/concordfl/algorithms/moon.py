@@ -20,9 +20,9 @@ from ..core import (
     NonNegative,
     Params,
     Positive,
-    SettingError,
     Tree,
     client_step,
+    encoder_and_head,
     weighted,
     weighted_loss,
 )
@@ -34,10 +34,10 @@ class Projected(nn.Module):
 
     def __init__(self, module: nn.Module, dimensions: int) -> None:
         super().__init__()
-        head = cast(nn.Linear, module.head)
+        encoder, head = encoder_and_head(module, "moon")
         width = head.in_features
         projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
-        self.encoder = nn.Sequential(cast(nn.Module, module.encoder), projection)
+        self.encoder = nn.Sequential(encoder, projection)
         self.head = nn.Linear(dimensions, head.out_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -53,8 +53,6 @@ class MOON(FedAvg):
     dimensions: Count = 256  # of the projection
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        if not isinstance(getattr(module, "head", None), nn.Linear) or not hasattr(module, "encoder"):
-            raise SettingError(f"moon needs a model with an encoder and a linear head, got {type(module).__name__}")
         return Projected(module, self.dimensions)
 
     def init_client(self, client: Client, message: Params) -> Tree:

@@ -13,7 +13,7 @@ from .errors import (
     SettingError,
     WorkerError,
 )
-from .model import Model, Params
+from .model import Model, Params, encoder_and_head
 from .optim import Training
 from .random import Key
 from .settings import Count, CountOrZero, Fraction, NonNegative, Positive, Probability, Settings, Share
@@ -56,6 +56,7 @@ __all__ = [
     "WorkerError",
     "client_step",
     "clustering",
+    "encoder_and_head",
     "gaussian",
     "mixture",
     "tree",

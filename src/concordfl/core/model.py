@@ -175,6 +175,14 @@ class Model:
         return module
 
 
+def encoder_and_head(module: nn.Module, method: str) -> tuple[nn.Module, nn.Linear]:
+    """The two parts of a network; a method that needs them refuses any other."""
+    encoder, head = getattr(module, "encoder", None), getattr(module, "head", None)
+    if not isinstance(encoder, nn.Module) or not isinstance(head, nn.Linear):
+        raise SettingError(f"{method} needs a model with an encoder and a linear head, got {type(module).__name__}")
+    return encoder, head
+
+
 def _tensors(module: nn.Module) -> Params:
     """Parameters and floating-point buffers; integer buffers such as `num_batches_tracked` are bookkeeping."""
     buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
