@@ -90,3 +90,11 @@ def test_wrong_shapes_and_results():
         make_builder("lenet", (5,), 3, {})()
     with pytest.raises(SettingError, match=r"must return a torch.nn.Module, got int"):
         make_builder("toy_models:not_a_module", (5,), 3, {})()
+
+
+def test_lenet_may_normalise():
+    plain = Model(make_builder("lenet", (1, 28, 28), 10, {}))
+    normalised = Model(make_builder("lenet", (1, 28, 28), 10, {"batch_norm": True}))
+    assert plain.normalisation_names == ()
+    assert normalised.num_parameters == 44_426 + 2 * (6 + 16 + 120)
+    assert len(normalised.normalisation_names) == 3 * 4
