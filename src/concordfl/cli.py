@@ -283,13 +283,15 @@ def _new_folder(wanted: Path) -> Path:
 def _catalogue(kind: Kind) -> Table:
     table = Table(title=kind.value, title_justify="left")
     if kind is Kind.algorithms:
-        for column in ("name", "paper", "year", "what travels", "what stays private", "cost of a round"):
+        table.caption = "cost: of a round, relative to FedAvg's"
+        table.add_column("name", no_wrap=True)
+        for column in ("paper", "what travels", "what stays private", "cost"):
             table.add_column(column)
         for name, algorithm in sorted(ALGORITHMS.items()):
             about = algorithm.about
-            table.add_row(name, about.paper, str(about.year or "-"), about.travels, about.private, about.cost)
+            table.add_row(name, f"{about.paper} {about.year or ''}", about.travels, about.private, about.cost)
         return table
-    table.add_column("name")
+    table.add_column("name", no_wrap=True)
     table.add_column("what it is")
     known: dict[str, str]
     if kind is Kind.datasets:

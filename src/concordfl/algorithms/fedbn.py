@@ -17,9 +17,7 @@ FORWARD_PASSES = 50  # mini-batches after which a running mean has forgotten whe
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    about = About(
-        "FedBN", "Li et al.", 2021, travels="the model without its normalisation layers", private="data, these layers", cost="1"
-    )
+    about = About("FedBN", "Li et al.", 2021, travels="the other layers", private="data, normalising layers", cost="1")
     personal: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:
