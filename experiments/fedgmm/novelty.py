@@ -7,7 +7,6 @@ samples from familiar ones: an unseen digit, permuted labels, and images that ar
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +53,8 @@ def _unseen(table: Table, method: str, finished: FinishedRun) -> None:
     everything = type(finished.settings.data)().load(Key(0)).test
     seen, ones = everything.take(np.flatnonzero(everything.y != 1)), everything.take(np.flatnonzero(everything.y == 1))
     permuted = Arrays(seen.x, _derangement(seen.y))
-    scorer = _scorer(finished)
-    _compare(table, method, "digit 1", scorer(seen, False), scorer(ones, False))
-    _compare(table, method, "permuted labels", scorer(seen, True), scorer(permuted, True))
+    _compare(table, method, "digit 1", finished, seen, ones, [False])
+    _compare(table, method, "permuted labels", finished, seen, permuted, [True])
 
 
 def _out_of_domain(table: Table, method: str, finished: FinishedRun) -> None:
@@ -67,9 +65,7 @@ def _out_of_domain(table: Table, method: str, finished: FinishedRun) -> None:
     novel = familiar
     for shift in (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]()):
         novel = shift.change(novel, federation.num_classes, Key(0), Key(0))
-    scorer = _scorer(finished)
-    for labelled in (True, False):
-        _compare(table, method, "scaled, turned, mirrored", scorer(familiar, labelled), scorer(novel, labelled))
+    _compare(table, method, "scaled, turned, mirrored", finished, familiar, novel, [True, False])
 
 
 def _derangement(labels: np.ndarray) -> np.ndarray:
@@ -79,23 +75,24 @@ def _derangement(labels: np.ndarray) -> np.ndarray:
     return np.array([following[label] for label in labels.tolist()])
 
 
-def _scorer(finished: FinishedRun) -> Callable[[Arrays, bool], Scored]:
-    return lambda arrays, labelled: score_examples(finished, finished.examples(arrays), labelled, FALSE_ALARM)
+def _compare(
+    table: Table, method: str, what: str, finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
+) -> None:
+    """A row for every score that the method has: with and without labels, and of those that know p(y|x) that alone."""
+    both = [finished.examples(arrays) for arrays in (familiar, novel)]  # embedded once, whatever is asked of them
+    for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:
+        seen, unseen = (score_examples(finished, examples, known, FALSE_ALARM) for examples in both)
+        kinds = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}
+        _row(table, [what, method, kinds[len(seen.columns)]], seen, unseen, "score")
+        if "log_p_y_given_x" in seen.columns:
+            _row(table, [what, method, "log p(y|x)"], seen, unseen, "log_p_y_given_x")
 
 
-def _compare(table: Table, method: str, what: str, familiar: Scored, novel: Scored) -> None:
-    figures = novelty(familiar.score, novel.score)
-    kinds = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}
-    assert familiar.novel is not None
-    assert novel.novel is not None
-    table.add_row(
-        what,
-        method,
-        kinds[len(novel.columns)],
-        *(f"{100 * value:.1f}" for value in figures),
-        f"{familiar.novel.mean():.1%}",
-        f"{novel.novel.mean():.1%}",
-    )
+def _row(table: Table, names: list[str], seen: Scored, unseen: Scored, column: str) -> None:
+    figures = novelty(seen.columns[column], unseen.columns[column])
+    verdicts = [part.novel for part in (seen, unseen)] if column == "score" else [None, None]
+    shares = ["-" if verdict is None else f"{verdict.mean():.1%}" for verdict in verdicts]
+    table.add_row(*names, *(f"{100 * value:.1f}" for value in figures), *shares)
 
 
 if __name__ == "__main__":
