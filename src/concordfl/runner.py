@@ -155,7 +155,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
             folder.write_model("final", settings.algorithm.deployed(progress.server))
-            if progress.selected is not None:
+            if progress.selected is not None and not settings.algorithm.personal:  # personal parts are the last round's
                 folder.write_model("selected", settings.algorithm.deployed(progress.selected.server))
             for id in federation.participants if settings.algorithm.personal else ():
                 if (state := progress.states.get(id)) is not None:

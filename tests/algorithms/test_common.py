@@ -21,7 +21,7 @@ from concordfl.engine.records import RunFolder
 SHORT = {"clusters": 2, "encoder_rounds": 3, "head_rounds": 4, "random_inputs": 50}  # a paper's schedule is long for a toy
 METHODS: dict[str, Algorithm] = {
     name: kind(**SHORT) if name.startswith("fedconcat") else kind() for name, kind in ALGORITHMS.items()
-} | {"toy": toys.Toy()}
+} | {"toy": toys.Toy(), "cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0)
 
 
@@ -77,6 +77,16 @@ def test_missing_replies(method):
         assert 0 <= summary["final"]["local_accuracy"] <= 1
     if method.scores_samples:
         assert np.isfinite(summary["final"]["local_log_likelihood"])
+
+
+def test_networks_with_statistics_and_drop_out(method):
+    """Buffers travel and are kept as parameters are."""
+    made = toys.experiment(method, plan=Plan(rounds=3, cohort=4, evaluate_every=3), network="toys:batch_norm_net")
+    summary = toys.result(made)
+    spread = toys.experiment(
+        method, plan=Plan(rounds=3, cohort=4, evaluate_every=3), network="toys:batch_norm_net", executor="processes"
+    )
+    assert toys.result(spread)["parameters_sha256"] == summary["parameters_sha256"]
 
 
 def test_one_client(method):

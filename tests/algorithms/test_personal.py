@@ -23,8 +23,6 @@ def finished(method, data=None, rounds=4, training=toys.TRAINING, network="mlp",
 @pytest.mark.parametrize("network", ["mlp", *OWN])
 @pytest.mark.parametrize("method", [Ditto(), APFL()])
 def test_the_shared_model_is_fedavgs_to_the_bit(method, network):
-    if network != "mlp" and isinstance(method, APFL):
-        pytest.skip("drop-out draws twice per batch where two models are trained on it")
     assert tree.equal(finished(method, network=network)[1].server, finished(FedAvg(), network=network)[1].server)
 
 
@@ -162,3 +160,37 @@ def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():
     made, _ = finished(APFL(share=0.0, adaptive=False))
     plain, _ = finished(FedAvg())
     assert made.records[-1]["local"]["clients"] == plain.records[-1]["local"]["clients"]
+
+
+@pytest.mark.parametrize("method", [APFL(), PFedMe(), Ditto(), FedRep(), FedDual()])
+def test_personal_models_have_statistics_of_their_own(method):
+    made, progress = finished(method, network=OWN[0])
+    state = tree.flatten(tree.unpack(progress.states.get("client-0")))
+    means = [value for name, value in (state | progress.server).items() if name.endswith("running_mean")]
+    assert means
+    assert all(value.abs().max() > 0.01 for value in means)
+    assert made.records[-1]["local"]["accuracy"] > 0.4
+
+
+def test_ditto_by_hand():
+    """One full batch: the own model steps on its loss and towards the received one."""
+    data = toys.federation(clients=1, examples=12)
+    training = Training(lr=0.1, batch_size=100)
+    made, progress = finished(Ditto(penalty=2.0), data, rounds=2, training=training, network="linear")
+    x, y = data.splits("client-0").train.x, data.splits("client-0").train.y
+
+    def gradient(weight, bias):
+        return ((nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)).T @ x
+
+    start = made.model.init(0)
+    w0, b0 = start["head.weight"], start["head.bias"]
+    bias = ((nn.functional.linear(x, w0, b0).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)).sum(0)
+    v1, w1 = w0 - 0.1 * gradient(w0, b0), w0 - 0.1 * gradient(w0, b0)  # at first both are the received one
+    b1 = b0 - 0.1 * bias
+    v2 = v1 - 0.1 * (gradient(v1, b1) + 2.0 * (v1 - w1))
+    assert torch.allclose(tree.unpack(progress.states.get("client-0"))["own"]["head.weight"], v2, atol=1e-6)
+
+
+def test_fedrep_needs_two_parts():
+    with pytest.raises(SettingError, match="fedrep needs a model with an encoder and a head that have parameters"):
+        finished(FedRep(), network="linear")

@@ -189,4 +189,4 @@ def test_a_single_last_example_joins_the_batch_before_where_statistics_need_it()
     assert sizes(plain) == [4, 4, 1, 4, 4, 1]
     assert sizes(normalised) == [4, 5, 4, 5]
     assert sizes(normalised, 8) == [4, 4, 4, 4]
-    assert sizes(normalised, 1) == [1, 1]
+    assert sizes(normalised, 1) == [2, 2]  # seen twice

@@ -1,6 +1,7 @@
 """APFL: a client predicts with a mixture of its own and the shared model's parameters, and learns how much of each.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: none; the share is moved once a round.
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: the shared model is
+trained with the run's optimizer, the own one by plain steps of its rate; the share is moved once a round.
 """
 
 from dataclasses import dataclass
@@ -44,18 +45,19 @@ class APFL(Algorithm):
         share, rate = state["share"], client.training.rate(client.round)
         optimizer = client.training.make_optimizer()
 
-        def step(carry: tuple[Params, Params, Any], batch: Batch) -> tuple[Params, Params, Any]:
-            w, v, moments = carry
-            own_grads = client.grad(client.loss, mixed(v, w, share), batch)
-            v = {name: value - rate * share * own_grads[name] if name in own_grads else value for name, value in v.items()}
+        def step(carry: tuple[Params, Params, Any, int], batch: Batch) -> tuple[Params, Params, Any, int]:
+            w, v, moments, number = carry
+            with client.random("own").child(number).torch_global():  # the shared model's draws stay FedAvg's
+                own_grads = client.grad(client.loss, mixed(v, w, share, client), batch)
+            moved = {name: v[name] - rate * share * grad for name, grad in own_grads.items()}
+            v = {**v, **moved, **_buffers(client)}
             grads = client.grad(client.loss, w, batch)
             live = [w[name].clone() for name in grads]
             moments = optimizer.update(live, list(grads.values()), moments, rate)
-            buffers = tree.subset(client.model.snapshot(), client.model.buffer_names)
-            return {**w, **dict(zip(grads, live, strict=True)), **buffers}, v, moments
+            return {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)}, v, moments, number + 1
 
         start = optimizer.init([message[name] for name in client.model.weight_names])
-        w, own, _ = client.fold(step, (message, state["own"], start))
+        w, own, _, _ = client.fold(step, (message, state["own"], start, 0))
         if self.adaptive:
             share = min(1.0, max(0.0, share - rate * self._slope(client, own, w, share)))
         return {"own": own, "share": share}, weighted(w, client.size)
@@ -64,7 +66,7 @@ class APFL(Algorithm):
         """⟨v - w, ∇f(v̄)⟩ over one batch."""
 
         def step(slope: float, batch: Batch) -> float:
-            grads = client.grad(client.loss, mixed(own, w, share), batch)
+            grads = client.grad(client.loss, mixed(own, w, share, client), batch)
             return slope + sum(float(((own[name] - w[name]) * grad).sum()) for name, grad in grads.items())
 
         return client.fold(step, 0.0, steps=1, purpose="share")
@@ -73,11 +75,18 @@ class APFL(Algorithm):
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(mixed(state["own"], message, state["share"]), examples)
+        return client.probabilities(mixed(state["own"], message, state["share"], client), examples)
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"share": state["share"]}
 
 
-def mixed(own: Params, w: Params, share: float) -> Params:
-    return {name: share * own[name] + (1 - share) * value for name, value in w.items()}
+def mixed(own: Params, w: Params, share: float, client: Client) -> Params:
+    """v̄ = α v + (1 - α) w, with the buffers of v."""
+    weights = {name: share * own[name] + (1 - share) * w[name] for name in client.model.weight_names}
+    return {**own, **weights}
+
+
+def _buffers(client: Client) -> Params:
+    """As the last pass has left them."""
+    return tree.subset(client.model.snapshot(), client.model.buffer_names)

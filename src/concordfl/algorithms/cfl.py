@@ -1,7 +1,9 @@
 """CFL: when training stands still although single clients still pull, the cluster is split along what they disagree in.
 
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints, TNNLS 2021. Departures: only clusters of more than two clients are split; `max_clusters` stops the splitting.
+Constraints, TNNLS 2021. Departures: only clusters of more than two clients are split, without the paper's test of how similar
+the halves are; `max_clusters` stops the splitting; under partial participation members that were not asked when their cluster
+was split take the cluster with the least loss, as new clients do.
 """
 
 from collections.abc import Mapping
@@ -45,37 +47,41 @@ class CFL(Algorithm):
         return {"models": {0: task.model.init(seed)}, "members": {}, "splits": []}
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
-        models, members = server["models"], {id: server["members"].get(id, 0) for id in cohort.ids}
-        replies = cohort.run(self.train, each={id: models[k] for id, k in members.items()})
-        members = {id: members[id] for id in replies}
-        models, splits = dict(models), list(server["splits"])
-        for k in sorted(set(members.values())):
-            ids = sorted(id for id in members if members[id] == k)
-            updates = np.stack([_update(replies[id].mean(), models[k], cohort) for id in ids])
-            sizes = np.array([replies[id].weight for id in ids])
-            groups = self._split(updates, sizes, cohort.round, len(models))
-            before = models[k]
-            numbers = [k] if groups is None else [k, max(models) + 1]
-            for place, number in enumerate(numbers):
-                inside = [id for at, id in enumerate(ids) if groups is None or groups[at] == place]
-                models[number] = tree.total([replies[id] for id in inside]).mean(otherwise=before)
-                members |= dict.fromkeys(inside, number)
-            if groups is not None:
-                splits.append([k, numbers[1], cohort.round])
-        return {"models": models, "members": {**server["members"], **members}, "splits": splits}
+        replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
+        here = {id: next(iter(reply)) for id, reply in replies.items()}  # who has trained which model
+        models, members, splits = dict(server["models"]), {**server["members"], **here}, list(server["splits"])
+        for k in sorted(set(here.values())):
+            ids = sorted(id for id in here if here[id] == k)
+            trained = {id: replies[id][k] for id in ids}
+            groups = self._split(trained, models[k], cohort, len(models))
+            if groups is None:
+                models[k] = tree.total(list(trained.values())).mean()
+                continue
+            new = max(models) + 1
+            # Members that were not asked cannot be divided: like new clients they will take the half that fits them best.
+            members = {id: member for id, member in members.items() if member != k or id in trained}
+            for number, inside in ((k, groups == 0), (new, groups == 1)):
+                chosen = [id for id, belongs in zip(ids, inside, strict=True) if belongs]
+                models[number] = tree.total([trained[id] for id in chosen]).mean()
+                members |= dict.fromkeys(chosen, number)
+            splits.append([k, new, cohort.round])
+        return {"models": models, "members": members, "splits": splits}
 
-    def _split(self, updates: np.ndarray, sizes: np.ndarray, round: int, clusters: int) -> np.ndarray | None:
+    def _split(self, trained: Mapping[str, Any], before: Params, cohort: Cohort, clusters: int) -> np.ndarray | None:
         """The two halves of a cluster whose mean stands still while its clients do not; None where it stays whole."""
+        full = self.max_clusters is not None and clusters >= self.max_clusters
+        if cohort.round < self.warm_up or full or len(trained) <= 2:
+            return None
+        updates = np.stack([_update(reply.mean(), before, cohort) for reply in trained.values()])
+        sizes = np.array([reply.weight for reply in trained.values()])
         mean = np.linalg.norm((updates * sizes[:, None]).sum(0) / sizes.sum())
         longest = np.linalg.norm(updates, axis=1).max()
-        full = self.max_clusters is not None and clusters >= self.max_clusters
-        if round < self.warm_up or full or len(updates) <= 2 or mean >= self.stopped or longest <= self.pulling:
-            return None
-        return clustering.bipartition(updates)
+        return None if mean >= self.stopped or longest <= self.pulling else clustering.bipartition(updates)
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
-        return state, weighted(client.fit(message), client.size)
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        k = client.best(message) if len(message) > 1 else next(iter(message))
+        return state, {k: weighted(client.fit(message[k]), client.size)}
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
         """A client's own cluster; all of them to one that has none yet, which takes the one that fits its data best."""

@@ -30,6 +30,7 @@ from ..core import (
 class Ditto(Algorithm):
     about = About("Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2")
     personal: ClassVar[bool] = True
+    accepts_new_clients: ClassVar[bool] = False  # its own model is what a client predicts with, and a new one has none
 
     penalty: NonNegative = 1.0  # λ
 
@@ -52,5 +53,5 @@ class Ditto(Algorithm):
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        """The personal model; to a client that never trained one, what it has received."""
+        """The personal model; of a participant that was never asked, what it has received."""
         return client.probabilities(state["own"], examples)

@@ -83,7 +83,11 @@ class FedConcat(Algorithm):
             Stage("encoders", self.train_encoders, rounds=self.encoder_rounds - kept, first_round=kept, prepares=True),
         ]
         if self.strategy != "kmeans":
-            encoders = [Stage("encoders", self.train_by_strategy, rounds=self.encoder_rounds, prepares=True)]
+            rounds = self.encoder_rounds - 1
+            encoders = [
+                Stage("first", self.train_by_strategy, rounds=1, everyone=True, prepares=True),
+                Stage("encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True),
+            ]
         return (
             *encoders,
             Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True),

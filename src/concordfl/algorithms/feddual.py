@@ -2,7 +2,7 @@
 
 Partial personalisation with simultaneous updates: Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with
 Partial Model Personalization, ICML 2022; under this name in the FedVC paper. Departures: that the head is shared and stands on
-both encoders' features is our reading. A client that was not in training has the private encoder that all began with.
+both encoders' features is our reading. A client that was not in training fits a private encoder for one epoch.
 """
 
 import copy
@@ -45,15 +45,21 @@ class FedDual(Algorithm):
         return {name: value for name, value in task.model.init(seed).items() if not name.startswith(PRIVATE)}
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {"private": _private(client.model.init(client.seed))}
+        return {"private": _private(client.model.init(client.seed)), "met": False}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         trained = client.fit({**message, **state["private"]})
-        return {"private": _private(trained)}, weighted(tree.subset(trained, message), client.size)
+        return {"private": _private(trained), "met": True}, weighted(tree.subset(trained, message), client.size)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
+        if state["met"]:
+            return state
+        whole = {**message, **state["private"]}
+        return {"private": _private(client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")), "met": False}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**message, **state["private"]}, examples)

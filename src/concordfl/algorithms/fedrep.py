@@ -1,7 +1,8 @@
 """FedRep: a shared body, and a head of every client's own.
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
-Departures: a client that was not in training fits a head on the frozen body.
+Departures: the local epochs are `head_epochs` and `body_epochs`, whatever the run's are; a client that was not in training fits
+a head on the frozen body.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,21 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import About, Algorithm, Client, Cohort, Count, Examples, Params, Task, Tree, client_step, tree, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Params,
+    SettingError,
+    Task,
+    Tree,
+    client_step,
+    tree,
+    weighted,
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,8 @@ class FedRep(Algorithm):
     body_epochs: Count = 1
 
     def init_server(self, task: Task, seed: int) -> Params:
+        if not task.model.encoder_names or not task.model.head_names:
+            raise SettingError("fedrep needs a model with an encoder and a head that have parameters, got one without")
         return tree.subset(task.model.init(seed), task.model.encoder_names)
 
     def init_client(self, client: Client, message: Params) -> Tree:

@@ -47,7 +47,7 @@ class FedSoft(Algorithm):
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        return {"model": None, "importance": None, "age": 0}
+        return {"model": None, "importance": None, "estimated": 0}
 
     def shared_models(self, server: Tree) -> Tree:
         """The models of the clusters."""
@@ -55,18 +55,21 @@ class FedSoft(Algorithm):
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        stale = state["importance"] is None or state["age"] >= self.interval
+        stale = state["importance"] is None or client.round - state["estimated"] >= self.interval
         importance = self._importance(client, message) if stale else state["importance"]
         start = mixed(message, importance) if state["model"] is None else state["model"]
 
         def loss(params: Params, batch: Batch) -> Tensor:
             weights = client.model.weights
-            pulls = [u * tree.sq_dist(weights(params), weights(c)) for u, c in zip(importance, message.values(), strict=True)]
+            pulls = [
+                u * tree.sq_dist(weights(params), weights(c))
+                for u, c in zip(importance.tolist(), message.values(), strict=True)
+            ]
             return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
 
         trained = client.fit(start, loss)
         reply = {k: weighted(trained, client.size * float(u)) for k, u in zip(message, importance, strict=True)}
-        return {"model": trained, "importance": importance, "age": 1 if stale else state["age"] + 1}, reply
+        return {"model": trained, "importance": importance, "estimated": client.round if stale else state["estimated"]}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)

@@ -85,10 +85,11 @@ class FedVC(Algorithm):
         sums = {"s": torch.zeros(self.num_concepts), "c": torch.zeros(self.num_concepts, self.concept_dim)}
 
         def loss(params: Params, batch: Batch) -> Tensor:
-            losses, s, z = self._losses(client, v, message[CONCEPTS], v.float() @ message[CONCEPTS], params, batch)
+            concepts = message[CONCEPTS].to(batch.x.device)
+            losses, s, z = self._losses(client, v, concepts, _preference(v, concepts), params, batch)
             with torch.no_grad():  # (6), (7)
-                sums["s"] = self.smoothing * sums["s"] + (1 - self.smoothing) * s.sum(0)
-                sums["c"] = self.smoothing * sums["c"] + (1 - self.smoothing) * s.T @ z
+                sums["s"] = self.smoothing * sums["s"] + (1 - self.smoothing) * s.sum(0).cpu()
+                sums["c"] = self.smoothing * sums["c"] + (1 - self.smoothing) * (s.T @ z).cpu()
             return weighted_loss(losses, batch)
 
         trained = client.fit(message, loss, only=[name for name in client.model.names if name != CONCEPTS])
@@ -106,9 +107,9 @@ class FedVC(Algorithm):
         return ce + self.weight * (s @ concepts - preference).square().sum(1), s, z
 
     def _unified_loss(self, client: Client, v: Tensor, params: Params, batch: Batch) -> Tensor:
-        """(12): the estimate is drawn to the preference, and the concepts, through the preference, to the estimate."""
+        """(12): the estimate is drawn to the preference, which is held, and the preference to the estimate, which is held."""
         concepts = params[CONCEPTS]
-        preference = v.float() @ concepts
+        preference = _preference(v, concepts)
         losses, s, _ = self._losses(client, v, concepts, preference.detach(), params, batch)
         drawn = ((s @ concepts).detach() - preference).square().sum(1)
         return weighted_loss(losses + self.weight * self.gamma * drawn, batch)
@@ -147,7 +148,7 @@ class FedVC(Algorithm):
         return {
             "group": int(state["v"].argmax()),
             "weights": state["v"],
-            "preference": state["v"].float() @ message[CONCEPTS],
+            "preference": _preference(state["v"], message[CONCEPTS]),
             "typical": {"samples": typical.indices.T, "expressed": typical.values.T},
             "estimates": s[shown].float() @ message[CONCEPTS],
         }
@@ -156,4 +157,9 @@ class FedVC(Algorithm):
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
     """(N, M) s ∝ v exp(-ι ‖z - c‖²), in log space (1)."""
     distances = (z[:, None] - concepts).square().sum(2)
-    return (v.clamp_min(mixture.FLOOR).log().to(z.dtype) - similarity * distances).softmax(1)
+    return (v.clamp_min(mixture.FLOOR).log().to(z) - similarity * distances).softmax(1)
+
+
+def _preference(v: Tensor, concepts: Tensor) -> Tensor:
+    """(D,) p = Σ v_m c_m."""
+    return v.to(concepts) @ concepts

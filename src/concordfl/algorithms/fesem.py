@@ -1,11 +1,11 @@
 """FeSEM: clients belong to the centre that is nearest to their own weights; centres are the means of their clients.
 
 Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better Personalization, WWW 2023.
-Departures: in round 1 all train from one common model, and k-means on their weights gives the centres, as differently seeded
-ones would freeze; local training has a proximal term to the client's centre.
+Departures: in a first round all clients train from one common model, and k-means on their weights gives the centres, as
+differently seeded ones would freeze; local training has a proximal term to the client's centre.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from ..core import (
     Examples,
     NonNegative,
     Params,
+    Stage,
     Task,
     Tree,
     client_step,
@@ -43,30 +44,33 @@ class FeSEM(Algorithm):
     def init_server(self, task: Task, seed: int) -> Tree:
         return {"centres": {0: task.model.init(seed)}, "members": {}}
 
+    def stages(self) -> Sequence[Stage]:
+        return (Stage("first", self.round, rounds=1, everyone=True), Stage("train", self.round, first_round=1))
+
     def round(self, server: Tree, cohort: Cohort) -> Tree:
-        centres, members = server["centres"], server["members"]
-        own = {id: members.get(id, 0) for id in cohort.ids}
-        replies = cohort.run(self.train, each={id: centres[k] for id, k in own.items()})
-        trained = {id: reply.mean() for id, reply in replies.items()}
-        if not members:
-            nearest = self._first_groups(trained, cohort)
+        centres = server["centres"]
+        replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
+        if not server["members"]:
+            nearest = self._first_groups({id: reply.mean() for id, reply in replies.items()}, cohort)
         else:
-            nearest = {id: _nearest(params, centres, cohort) for id, params in trained.items()}
+            nearest = {id: _nearest(reply.mean(), centres, cohort) for id, reply in replies.items()}
         groups = {k: [replies[id] for id in sorted(replies) if nearest[id] == k] for k in sorted(set(nearest.values()))}
         moved = {k: tree.total(group).mean() for k, group in groups.items()}
-        return {"centres": {**centres, **moved}, "members": {**members, **nearest}}
+        return {"centres": {**centres, **moved}, "members": {**server["members"], **nearest}}
 
     def shared_models(self, server: Tree) -> Tree:
         """The models of the clusters."""
         return server["centres"]
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        centre = message[client.best(message) if len(message) > 1 else next(iter(message))]
+
         def loss(params: Params, batch: Batch) -> Tensor:
-            distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
+            distance = tree.sq_dist(client.model.weights(params), client.model.weights(centre))
             return client.loss(params, batch) + self.mu / 2 * distance
 
-        return state, weighted(client.fit(message, loss if self.mu else None), client.size)
+        return state, weighted(client.fit(centre, loss if self.mu else None), client.size)
 
     def _first_groups(self, trained: Mapping[str, Params], cohort: Cohort) -> dict[str, int]:
         points = np.stack([_vector(trained[id], cohort).numpy() for id in sorted(trained)])

@@ -1,7 +1,8 @@
 """pFedMe: a client's own model solves a proximal problem around its copy of the shared one, which then steps towards it.
 
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures: the inner problem is solved
-by plain gradient steps; what is evaluated is the personal model.
+by plain gradient steps with rates of its own, which the run's schedule multiplies (the run's rate and momentum are not used); θ
+goes on from its last inner solution, also from round to round; what is evaluated is θ.
 """
 
 from dataclasses import dataclass
@@ -47,12 +48,16 @@ class PFedMe(Algorithm):
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
+        decay = client.training.schedule.factor(client.round)
+
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
             for _ in range(self.inner_steps):  # θ ≈ argmin f(θ) + λ/2 ‖θ - w‖²
-                theta = _stepped(theta, client.grad(client.loss, theta, batch), w, self.penalty, self.inner_lr)
-            moved = {name: w[name] - self.outer_lr * self.penalty * (w[name] - theta[name]) for name in theta}
-            return theta, moved
+                theta = _stepped(theta, client.grad(client.loss, theta, batch), w, self.penalty, self.inner_lr * decay)
+            seen = tree.subset(client.model.snapshot(), client.model.buffer_names)
+            rate = self.outer_lr * decay * self.penalty
+            moved = {name: w[name] - rate * (w[name] - theta[name]) for name in client.model.weight_names}
+            return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
         return {"own": theta}, weighted(w, client.size)
@@ -66,8 +71,8 @@ class PFedMe(Algorithm):
 
 
 def _stepped(theta: Params, grads: dict[str, Any], w: Params, penalty: float, rate: float) -> Params:
-    """A gradient step on f(θ) + λ/2 ‖θ - w‖²; buffers follow w."""
+    """A gradient step on f(θ) + λ/2 ‖θ - w‖²; buffers stay."""
     return {
-        name: value - rate * (grads[name] + penalty * (value - w[name])) if name in grads else w[name]
+        name: value - rate * (grads[name] + penalty * (value - w[name])) if name in grads else value
         for name, value in theta.items()
     }

@@ -211,7 +211,7 @@ class Client:
     ) -> Params:
         """`fit` for tensors that are no parameters of the model, such as a head on frozen features."""
         optimizer, rate = self.training.make_optimizer(), self.training.rate(self.round)
-        live = {name: value.clone().requires_grad_() for name, value in values.items()}
+        live = {name: value.to(self.model.device, copy=True).requires_grad_() for name, value in values.items()}
         trainable = list(live.values())
 
         def update(state: Any, batch: Batch) -> Any:
@@ -219,7 +219,7 @@ class Client:
             return optimizer.update(trainable, grads, state, rate)
 
         self.fold(update, optimizer.init(trainable), data=data, epochs=epochs, steps=steps, purpose=purpose)
-        return {name: value.detach() for name, value in live.items()}
+        return {name: value.detach().cpu() for name, value in live.items()}
 
     def _batches(
         self, data: Examples, weight: Tensor | None, epochs: int | None, steps: int | None, purpose: str
@@ -236,6 +236,8 @@ class Client:
                 order = self._key.child(purpose, epoch).permutation(size)
             end = (place + 1) * batch_size if place < per_epoch - 1 else size
             index = order[place * batch_size : end]
+            if self.model.needs_pairs and len(index) == 1:
+                index = index.repeat(2)  # all there is: seen twice
             chosen = None if weight is None else weight.index_select(0, index).to(device)
             yield Batch(data.inputs(index).to(device), data.y.index_select(0, index).to(device), chosen, index)
 

@@ -61,6 +61,9 @@ def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
     if "accuracy" in names:
         accuracies = sorted(values["accuracy"] for values in scored.values())
         summary["accuracy_std"] = _std(accuracies)
+        for name in ("auc", "f1"):
+            known = [values[name] for values in scored.values() if not math.isnan(values[name])]
+            summary[f"{name}_std"] = _std(known) if known else None
         summary["worst_tenth"] = _mean(accuracies[: max(1, round(len(accuracies) / 10))])
     summary["clients"] = {name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*names, "examples")}
     return summary
@@ -75,14 +78,13 @@ def thresholds(replies: Mapping[ClientId, Tree]) -> dict[str, list[float]] | Non
     return {name: torch.quantile(torch.cat([part[name] for part in pooled]).double(), steps).tolist() for name in pooled[0]}
 
 
-def grouping(
-    replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping[str, str]], kind: str = "concept"
-) -> dict[str, float] | None:
-    """Agreement of the groups that a method reports with the true ones, where both are known and there are several."""
-    ids = [id for id, reply in sorted(replies.items()) if "group" in reply["inspect"] and kind in groups.get(id, {})]
-    if len({groups[id][kind] for id in ids}) < 2:
-        return None
-    return agreement([replies[id]["inspect"]["group"] for id in ids], [groups[id][kind] for id in ids])._asdict()
+def grouping(replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping[str, str]]) -> dict[str, float] | None:
+    """Agreement of the groups that a method reports with the true ones, where there are any: concepts, or the partition's."""
+    for kind in ("concept", "partition"):
+        ids = [id for id, reply in sorted(replies.items()) if "group" in reply["inspect"] and kind in groups.get(id, {})]
+        if len({groups[id][kind] for id in ids}) > 1:
+            return agreement([replies[id]["inspect"]["group"] for id in ids], [groups[id][kind] for id in ids])._asdict()
+    return None
 
 
 def _defined(value: float) -> float | None:
