@@ -16,7 +16,7 @@ from concordfl import DataError, Key, SettingError, run
 from concordfl.data.datasets import DATASETS
 from concordfl.finished import FinishedRun
 from concordfl.newcomer import adapt
-from concordfl.scoring import score
+from concordfl.scoring import score, score_both
 
 SECTIONS = {
     "data": {"name": "digits"},
@@ -131,6 +131,8 @@ def test_the_command_writes_a_table(folder):
 def test_what_cannot_be_scored(folder, tmp_path):
     with pytest.raises(SettingError, match="the false-alarm rate must be between 0 and 1, got 0"):
         score(folder / "fedgmm", folder / "noise.npz", 0)
+    with pytest.raises(SettingError, match="the false-alarm rate must be from 0.005 to 0.995, as the run keeps it, got 0.001"):
+        score(folder / "fedgmm", folder / "noise.npz", 0.001)
     np.savez(tmp_path / "none.npz", x=np.zeros((0, 8, 8), np.uint8))
     with pytest.raises(DataError, match="there must be at least one sample, got none"):
         score(folder / "fedgmm", tmp_path / "none.npz")
@@ -150,3 +152,16 @@ def test_without_validation_data_there_are_no_verdicts(tmp_path, folder):
     assert scored.novel is None
     done = concordfl("score", tmp_path / "run", "--data", folder / "noise.npz")
     assert "no verdicts, as the run kept no validation data" in done.stdout
+
+
+def test_two_files_are_scored_alike(folder, tmp_path):
+    """With labels only if both have them, and they are the run's."""
+    labelled, plain = score_both(folder / "fedgmm", folder / "familiar.npz", folder / "unlabelled.npz")
+    assert np.array_equal(labelled.score, plain.score)
+    x = np.load(folder / "familiar.npz")["x"]
+    np.savez(tmp_path / "letters.npz", x=x, y=np.full(len(x), "A"))
+    assert np.array_equal(score(folder / "fedgmm", tmp_path / "letters.npz").score, plain.score)
+
+
+def test_a_client_without_labels_may_join_where_none_are_needed(folder):
+    assert adapt(folder / "fedgmm-unsupervised", folder / "unlabelled.npz")["tested_on"] == {"examples": 182}

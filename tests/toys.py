@@ -184,6 +184,22 @@ def batch_norm_net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return BatchNormNet(input_shape[0], num_classes)
 
 
+class Unbiased(nn.Module):
+    """A network whose head has no bias."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(features, 6), nn.ReLU())
+        self.head = nn.Linear(6, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def unbiased_net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Unbiased(input_shape[0], num_classes)
+
+
 @dataclass(frozen=True)
 class Nested(Settings):
     number: int = 1

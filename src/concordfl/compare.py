@@ -29,7 +29,9 @@ def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[i
         section = table.get("algorithm", {}) if algorithm == named else table.get(COMPARED, {}).get(algorithm, {})
         for seed in seeds:
             run = {**table.get("run", {}), "seed": seed}
-            found[algorithm, seed] = Config.from_table({**table, "algorithm": {**section, "name": algorithm}, "run": run})
+            own = {**table, "algorithm": {**section, "name": algorithm}, "run": run}
+            own.pop(COMPARED, None)
+            found[algorithm, seed] = Config.from_table(own)
     return found
 
 

@@ -92,6 +92,10 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     settings = table.get(COMPARED, {}).get(name, {})
     if not isinstance(settings, Mapping):
         raise SettingError(f"[{COMPARED}.{name}] must be a table, got {settings!r}")
+    if "name" in settings:
+        raise SettingError(f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}")
+    if name == table.get("algorithm", {}).get("name", "fedavg"):
+        raise SettingError(f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}")
     return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
 
 

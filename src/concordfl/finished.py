@@ -86,15 +86,22 @@ class FinishedRun:
             raise DataError(f"{data}: columns must be {', '.join(features)}, got {', '.join(own.features)}")
         return own
 
+    def knows(self, labels: np.ndarray) -> bool:
+        """Whether all labels are classes of the run."""
+        return {class_name(label) for label in labels.tolist()} <= set(self._class_names())
+
+    def _class_names(self) -> list[str]:
+        top = self.summary["task"]["num_classes"]
+        return self.summary["preprocessing"].get("classes") or [str(number) for number in range(top)]
+
     def numbered(self, labels: np.ndarray, data: Path) -> np.ndarray:
         """Labels as the run numbers its classes: by name where they have names, else as they are."""
-        top = self.summary["task"]["num_classes"]
-        names = self.summary["preprocessing"].get("classes") or [str(number) for number in range(top)]
+        names = self._class_names()
         known = {name: number for number, name in enumerate(names)}
         given = [class_name(label) for label in labels.tolist()]
         unknown = sorted(set(given) - set(known))
         if unknown:
-            shown = ", ".join(names) if len(names) <= 20 else f"0..{top - 1}"
+            shown = ", ".join(names) if len(names) <= 20 else f"0..{len(names) - 1}"
             raise DataError(f"{data}: labels must be among {shown}, got {', '.join(unknown)}")
         return np.array([known[name] for name in given], dtype=np.int64)
 

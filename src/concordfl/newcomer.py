@@ -7,6 +7,7 @@ import numpy as np
 
 from .core import DataError, Key
 from .data import Arrays
+from .engine.evaluate import defined
 from .engine.files import write_atomically
 from .engine.records import to_json
 from .finished import FinishedRun
@@ -22,11 +23,12 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
     algorithm = run.settings.algorithm
     run.require("accepts_new_clients", "adapt", "has a rule for new clients")
     own = run.read(data)
-    if own.labels is None:
+    if own.labels is None and algorithm.classifies:
         raise DataError(f"{data}: a client that joins must have labels, got none")
-    if len(own.labels) < 2:
-        raise DataError(f"{data}: at least two examples are needed, one to adapt to and one to test on, got {len(own.labels)}")
-    arrays = run.prepared(Arrays(own.x, run.numbered(own.labels, data)), data)
+    if len(own.x) < 2:
+        raise DataError(f"{data}: at least two examples are needed, one to adapt to and one to test on, got {len(own.x)}")
+    labels = np.zeros(len(own.x), np.int64) if own.labels is None else run.numbered(own.labels, data)
+    arrays = run.prepared(Arrays(own.x, labels), data)
     halves = np.array_split(Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2)
     train, test = (run.examples(arrays.take(half)) for half in halves)
     client = run.client(own.client, train)
@@ -40,7 +42,8 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
         "inspect": algorithm.inspect(client, state, message),
     }
     if algorithm.classifies:
-        answer["tested_on"] = score(algorithm.predict(client, state, message, test).numpy(), test.y.numpy())._asdict()
+        scores = score(algorithm.predict(client, state, message, test).numpy(), test.y.numpy())
+        answer["tested_on"] = {name: defined(value) for name, value in scores._asdict().items()}
     if algorithm.scores_samples:
         own_weights = algorithm.likelihood(client, state, message, test)
         answer["log_likelihood"] = {"own_weights": float(own_weights.joint.mean())}

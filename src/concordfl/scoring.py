@@ -19,6 +19,7 @@ from torch import Tensor
 from . import runner
 from .core import DataError, Examples, SettingError
 from .data import Arrays
+from .engine.evaluate import QUANTILES
 from .engine.files import write_atomically
 from .engine.records import to_json
 from .finished import FinishedRun
@@ -44,28 +45,38 @@ class Scored(NamedTuple):
         return None if self.threshold is None else self.score < self.threshold
 
 
-def score(folder: Path, data: Path, false_alarm: float = 0.05) -> Scored:
-    """Score the samples in a file; see `score_examples`."""
+def score(folder: Path, data: Path, false_alarm: float = 0.05, *, labels: bool = True) -> Scored:
+    """Score the samples in a file; see `score_examples`. Labels that the run does not know do not count."""
     run = FinishedRun.open(folder)
     own = run.read(data)
     if not len(own.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
-    labelled = own.labels is not None
-    labels = run.numbered(own.labels, data) if own.labels is not None else np.zeros(len(own.x), dtype=np.int64)
-    return score_examples(run, run.examples(run.prepared(Arrays(own.x, labels), data)), labelled, false_alarm)
+    known = own.labels is not None and labels and run.knows(own.labels)
+    numbers = run.numbered(own.labels, data) if known and own.labels is not None else np.zeros(len(own.x), dtype=np.int64)
+    return score_examples(run, run.examples(run.prepared(Arrays(own.x, numbers), data)), known, false_alarm)
+
+
+def score_both(folder: Path, data: Path, against: Path, false_alarm: float = 0.05) -> tuple[Scored, Scored]:
+    """Two files scored alike: with labels only if both have them."""
+    first, second = (score(folder, path, false_alarm) for path in (data, against))
+    if list(first.columns) != list(second.columns):
+        first, second = (score(folder, path, false_alarm, labels=False) for path in (data, against))
+    return first, second
 
 
 def score_examples(run: FinishedRun, examples: Examples, labelled: bool, false_alarm: float = 0.05) -> Scored:
     """Scores of examples as the run prepares them; labels count only where they are known."""
     if not 0 < false_alarm < 1:
         raise SettingError(f"the false-alarm rate must be between 0 and 1, got {false_alarm}")
-    scorer, held_out = _by_likelihood(run, labelled) if run.settings.algorithm.scores_samples else _by_confidence(run)
+    scorer, held_out = (
+        _by_likelihood(run, labelled, false_alarm) if run.settings.algorithm.scores_samples else _by_confidence(run)
+    )
     columns = {name: values.double().numpy() for name, values in scorer(examples).items()}
     threshold = None if held_out is None else float(np.quantile(held_out, false_alarm))
     return Scored(columns, threshold, false_alarm)
 
 
-def _by_likelihood(run: FinishedRun, labelled: bool) -> tuple[Scorer, np.ndarray | None]:
+def _by_likelihood(run: FinishedRun, labelled: bool, false_alarm: float) -> tuple[Scorer, np.ndarray | None]:
     """By log p(x) and log p(y|x) under the weights of all clients; held-out scores are in the run's summary."""
     algorithm = run.settings.algorithm
     labelled = labelled and algorithm.classifies
@@ -78,19 +89,24 @@ def _by_likelihood(run: FinishedRun, labelled: bool) -> tuple[Scorer, np.ndarray
         return {"log_p_x": found.log_x, "log_p_y_given_x": found.log_y, "score": found.joint}
 
     recorded = run.summary.get("thresholds")
+    if recorded is not None and not 1 / QUANTILES <= false_alarm <= 1 - 1 / QUANTILES:
+        finest = 1 / QUANTILES
+        raise SettingError(
+            f"the false-alarm rate must be from {finest} to {1 - finest}, as the run keeps it, got {false_alarm}"
+        )
     return scorer, None if recorded is None else np.array(recorded["joint" if labelled else "log_x"])
 
 
 def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     """By the highest probability of any class, at any client; needs the run's data, as clients may predict with them."""
-    federation = runner.make_federation(run.settings)
+    federation, rounds = runner.make_federation(run.settings), run.summary["rounds"]
     ids = federation.participants if run.settings.algorithm.personal else federation.participants[:1]
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        each = [run.predict(id, federation.splits(id).train, examples).max(1).values for id in ids]
+        each = [run.predict(id, federation.splits(id, rounds).train, examples).max(1).values for id in ids]
         return {"score": torch.stack(each).max(0).values}
 
-    parts = [federation.splits(id).validation for id in federation.participants]
+    parts = [federation.splits(id, rounds).validation for id in federation.participants]
     held_out = Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), scale=parts[0].scale)
     return scorer, scorer(held_out)["score"].numpy() if len(held_out) else None
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score
 
 import toys
-from concordfl import DataError, Key, SettingError, Training, run
+from concordfl import ClientStepError, DataError, Key, SettingError, Training, run
 from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
 from concordfl.core import tree
 from concordfl.data import Arrays, Federation
@@ -305,3 +305,36 @@ def test_encoders_of_other_clusterings(strategy):
     assert made.records[-1]["global"]["accuracy"] > 1.5 / CLASSES
     with pytest.raises(SettingError, match=f"clusters must be a number where strategy is '{strategy}', got 'elbow'"):
         FedConcat(clusters="elbow", strategy=strategy)
+
+
+@pytest.mark.parametrize("head_init", ["random", "clusters"])
+def test_a_head_without_bias(head_init):
+    method = FedConcatID(clusters=2, encoder_rounds=2, head_rounds=2, head_init=head_init, random_inputs=50)
+    made = toys.experiment(method, skewed(), plan=Plan(rounds=1), network="toys:unbiased_net")
+    progress = made.run(made.start())
+    assert set(progress.server["head"]) == {"weight"}
+    assert {name.split(".")[0] for name in method.deployed(progress.server)} == {"encoder", "head"}
+    with pytest.raises(SettingError, match="infer = 'bias' needs a head with a bias"):
+        FedConcat(infer="bias").network(toys.unbiased_net((8,), CLASSES), CLASSES)
+
+
+def test_nobody_answers_at_first():
+    """What was missed is made up for; if nobody ever answers, the run says so."""
+    method = FedConcat(clusters=2, encoder_rounds=3, head_rounds=6)
+    made = toys.experiment(method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.5, evaluate_every=1, seed=1))
+    assert method.ready(made.run(made.start()).server)
+    lost = toys.experiment(method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.99, evaluate_every=1))
+    with pytest.raises(ClientStepError, match="clients must answer once before training, got no answer"):
+        lost.run(lost.start())
+
+
+def test_settings_that_would_be_ignored():
+    with pytest.raises(SettingError, match="epsilon is for label shares that clients tell"):
+        FedConcat(infer="model", epsilon=1.0)
+    with pytest.raises(SettingError, match="infer must be"):
+        FedConcatID(infer="labels")
+
+
+def test_one_cluster_is_saved_as_the_plain_network():
+    made, progress = play(FedConcat(clusters=1, encoder_rounds=1, head_rounds=1), skewed())
+    assert set(made.algorithm.deployed(progress.server)) == set(made.model.names)

@@ -281,3 +281,32 @@ def test_partial_participation_uses_the_cohort():
     alone.play(last, twin)
     assert len(asked) == 2
     assert tree.equal(twin.server, progress.server)
+
+
+def test_the_common_weights_are_the_mean_of_all_clients_last_ones():
+    """Also of those that are not in the cohort; the server holds a sum."""
+    made = toys.experiment(FedGMM(embedding="identity"), plan=Plan(rounds=12, cohort=2, dropout=0.2, evaluate_every=12))
+    progress = made.run(made.start())
+    states = [tree.unpack(progress.states.get(id)) for id in made.federation.participants]
+    own = [state["pi"] for state in states if state["met"]]
+    assert len(own) >= 4
+    assert torch.allclose(progress.server["pi"], torch.stack(own).mean(0), atol=1e-12)
+
+
+def test_who_misses_the_start_still_trains():
+    plan = Plan(rounds=40, dropout=0.3, evaluate_every=40)
+    made = toys.experiment(FedGMMUnsupervised(), toys.federation(clients=8), plan=plan)
+    progress = made.run(made.start())
+    assert all(tree.unpack(progress.states.get(id))["met"] for id in made.federation.participants)
+
+
+def test_examples_that_are_all_alike():
+    x = np.ones((6, 4), dtype=np.float32)
+    _, server, _, _ = played(FedGMMUnsupervised(embedding="identity"), split_up(x, np.zeros(6, dtype=np.int64), [3]), rounds=2)
+    assert torch.isfinite(server["gaussians"].covariances).all()
+
+
+def test_too_many_features_for_second_moments():
+    data = toys.federation(features=5000, clients=1, examples=2)
+    with pytest.raises(SettingError, match="embedding 'pca' takes at most 4096 features, got 5000: choose an encoder"):
+        toys.experiment(FedGMM(), data).start()

@@ -69,11 +69,17 @@ class FedConcat(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.epsilon is not None and (self.infer != "labels" or self.strategy != "kmeans"):
+            raise SettingError(
+                f"epsilon is for label shares that clients tell, got infer = {self.infer!r}, strategy = {self.strategy!r}"
+            )
         if self.strategy != "kmeans" and self.clusters == "elbow":
             raise SettingError(f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'")
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        encoder_and_head(module, "fedconcat")
+        _, head = encoder_and_head(module, "fedconcat")
+        if self.infer == "bias" and head.bias is None:
+            raise SettingError("fedconcat with infer = 'bias' needs a head with a bias, got one without")
         return module
 
     def stages(self) -> Sequence[Stage]:
@@ -85,14 +91,17 @@ class FedConcat(Algorithm):
         if self.strategy != "kmeans":
             rounds = self.encoder_rounds - 1
             encoders = [
-                Stage("first", self.train_by_strategy, rounds=1, everyone=True, prepares=True),
+                Stage("first", self.train_by_strategy, rounds=1, everyone=True, prepares=True, required=False),
                 Stage("encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True),
             ]
         return (
             *encoders,
-            Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True),
+            Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True, required=False),
             Stage("head", self.train_head, rounds=self.head_rounds),
         )
+
+    def ready(self, server: Tree) -> bool:
+        return server["head"] is not None
 
     def init_server(self, task: Task, seed: int) -> Tree:
         start = {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
@@ -145,6 +154,8 @@ class FedConcat(Algorithm):
 
     def train_encoders(self, server: Tree, cohort: Cohort) -> Tree:
         models, members = server["models"], server["members"]
+        if not members:  # nobody answered when groups were to be found
+            return self.cluster(server, cohort)
         total = cohort.sum(self.train, each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members})
         return {**server, "models": {k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models}}
 
@@ -187,14 +198,15 @@ class FedConcat(Algorithm):
         return found
 
     def _first_head(self, models: Tree, cohort: Cohort) -> Params:
-        weight, bias = cohort.task.model.head_names
+        """`weight`, and `bias` where the network's head has one."""
+        heads = [_head_of(params, cohort) for params in models.values()]
         if self.head_init == "clusters":  # the sum of the groups' logits
-            heads = list(models.values())
-            joined = torch.cat([head[weight] for head in heads], dim=1)
-            return {"weight": joined, "bias": torch.stack([head[bias] for head in heads]).sum(0)}
+            joined = {"weight": torch.cat([head["weight"] for head in heads], dim=1)}
+            return joined | {name: torch.stack([head[name] for head in heads]).sum(0) for name in heads[0] if name == "bias"}
+        width = sum(head["weight"].shape[1] for head in heads)
         with cohort.random("head").torch_global():
-            layer = nn.Linear(models[0][weight].shape[1] * len(models), cohort.task.num_classes)
-        return {"weight": layer.weight.detach(), "bias": layer.bias.detach()}
+            layer = nn.Linear(width, cohort.task.num_classes, bias="bias" in heads[0])
+        return {name: value.detach() for name, value in layer.named_parameters()}
 
     # --- 4: one head for all ------------------------------------------------------------------------------------------
 
@@ -230,12 +242,17 @@ class FedConcat(Algorithm):
         wide = {f"head.{name}": value for name, value in server["head"].items()}
         for place, params in enumerate(server["models"].values()):
             own = {name.removeprefix("encoder."): value for name, value in params.items() if name.startswith("encoder.")}
-            wide |= {f"encoder.encoders.{place}.{name}": value for name, value in own.items()}
+            prefix = f"encoder.encoders.{place}." if len(server["models"]) > 1 else "encoder."
+            wide |= {f"{prefix}{name}": value for name, value in own.items()}
         return wide
 
 
 def _head_loss(head: Params, batch: Batch) -> Tensor:
-    return weighted_loss(F.cross_entropy(F.linear(batch.x, head["weight"], head["bias"]), batch.y, reduction="none"), batch)
+    return weighted_loss(F.cross_entropy(F.linear(batch.x, **head), batch.y, reduction="none"), batch)
+
+
+def _head_of(params: Params, cohort: Cohort) -> Params:
+    return {name.rpartition(".")[2]: params[name] for name in cohort.task.model.head_names}
 
 
 def _numbers(members: dict[str, int]) -> list[int]:
@@ -253,17 +270,15 @@ def _random_inputs(cohort: Cohort, count: int) -> Tensor:
 
 def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:
     """(3): what a model says of inputs that say nothing."""
-    parts = [task.model.logits(params, part).softmax(-1).double().sum(0).cpu() for part in torch.split(inputs, BATCH)]
+    parts = [task.model.logits(params, part).softmax(-1).cpu().double().sum(0) for part in torch.split(inputs, BATCH)]
     return (torch.stack(parts).sum(0) / len(inputs)).numpy()
 
 
 def _from_bias(cohort: Cohort, start: Params, params: Params, size: int) -> np.ndarray:
     """D.10: how the last layer's bias has moved, per step."""
     training: Training = cohort.training
-    names = [name for name in cohort.task.model.head_names if name.endswith("bias")]
-    if not names:
-        raise SettingError("fedconcat with infer = 'bias' needs a head with a bias, got one without")
+    before, after = (_head_of(values, cohort)["bias"].double() for values in (start, params))
     steps = training.epochs * -(-size // training.batch_size)
-    moved = (params[names[0]] - start[names[0]]).double() / (steps * training.rate(cohort.round))
-    shares = (start[names[0]].double().softmax(-1) + moved).clamp_min(0)
+    moved = (after - before) / (steps * training.rate(cohort.round))
+    shares = (before.softmax(-1) + moved).clamp_min(0)
     return (shares / shares.sum().clamp_min(1e-12)).numpy()

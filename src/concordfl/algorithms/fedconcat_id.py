@@ -16,4 +16,4 @@ class FedConcatID(FedConcat):
         "FedConcat-ID", "Diao et al.", 2024, travels="the model, K encoders once, a head", private="data", cost="1, then 0"
     )
 
-    infer: Literal["labels", "model", "bias"] = "model"
+    infer: Literal["model", "bias"] = "model"

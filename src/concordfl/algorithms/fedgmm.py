@@ -12,7 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import About, Client, Cohort, Count, Examples, Likelihood, Task, Tree, client_step, gaussian, mixture, weighted
+from ..core import (
+    About,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Likelihood,
+    Params,
+    Task,
+    Tree,
+    Weighted,
+    client_step,
+    gaussian,
+    mixture,
+    weighted,
+)
 from ..core.gaussian_mixture import GaussianMixture
 
 
@@ -28,7 +43,7 @@ class FedGMM(GaussianMixture):
         return {
             "models": {k: task.model.init(seed, index=k) for k in range(self.num_models)},
             "pi": self.equal_weights(),
-            **self.unstarted(),
+            **self.unstarted(task),
         }
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
@@ -47,7 +62,7 @@ class FedGMM(GaussianMixture):
         reply = {
             "models": {k: weighted(trained[k], float(mass[place])) for place, k in enumerate(trained)},
             "gaussians": self.statistics(client, q.sum(2), within=self.covariance == "paper"),
-            "pi": weighted(pi, self.weight_of(client)),
+            "pi": self.report_of(client, state, pi),
         }
         return {"pi": pi, "met": True}, reply
 
@@ -55,9 +70,9 @@ class FedGMM(GaussianMixture):
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         return {
             **server,
-            "models": {k: total["models"][k].mean(otherwise=params) for k, params in server["models"].items()},
+            "models": {k: _mean(total["models"][k], params) for k, params in server["models"].items()},
             "gaussians": self.m_step(total["gaussians"], server),
-            "pi": total["pi"].mean(otherwise=server["pi"]),
+            **self.common_weights(server, total["pi"]),
         }
 
     def losses(self, client: Client, message: Tree) -> Tensor:
@@ -82,3 +97,9 @@ class FedGMM(GaussianMixture):
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": int(state["pi"].sum(0).argmax()), "weights": state["pi"], "em_steps": state["steps"]}
+
+
+def _mean(total: Weighted, before: Params) -> Params:
+    """A classifier without mass keeps its parameters, as a Gaussian does."""
+    after: Params = total.mean() if total.weight > gaussian.NO_MASS else before
+    return after

@@ -20,7 +20,6 @@ from ..core import (
     Tree,
     client_step,
     gaussian,
-    weighted,
 )
 from ..core.gaussian_mixture import GaussianMixture
 
@@ -33,7 +32,7 @@ class FedGMMUnsupervised(GaussianMixture):
     classifies: ClassVar[bool] = False
 
     def init_server(self, task: Task, seed: int) -> Tree:
-        return {"pi": self.equal_weights(), **self.unstarted()}
+        return {"pi": self.equal_weights(), **self.unstarted(task)}
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
         return {name: server[name] for name in ("gaussians", "pi")}
@@ -48,14 +47,14 @@ class FedGMMUnsupervised(GaussianMixture):
         pi = q.mean(0)
         reply = {
             "gaussians": self.statistics(client, q, within=self.covariance == "paper"),
-            "pi": weighted(pi, self.weight_of(client)),
+            "pi": self.report_of(client, state, pi),
         }
         return {"pi": pi, "met": True}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         gaussians = self.m_step(total["gaussians"], server)
-        return {**server, "gaussians": gaussians, "pi": total["pi"].mean(otherwise=server["pi"])}
+        return {**server, "gaussians": gaussians, **self.common_weights(server, total["pi"])}
 
     def losses(self, client: Client, message: Tree) -> Tensor:
         return -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))

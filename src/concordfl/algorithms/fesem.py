@@ -45,7 +45,7 @@ class FeSEM(Algorithm):
         return {"centres": {0: task.model.init(seed)}, "members": {}}
 
     def stages(self) -> Sequence[Stage]:
-        return (Stage("first", self.round, rounds=1, everyone=True), Stage("train", self.round, first_round=1))
+        return (Stage("first", self.round, rounds=1, everyone=True, required=False), Stage("train", self.round, first_round=1))
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         centres = server["centres"]

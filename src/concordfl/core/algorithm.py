@@ -43,9 +43,10 @@ class Task(NamedTuple):
 class Stage(NamedTuple):
     """A part of a method's schedule: `play` is called once per round.
 
-    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; one that does not answer is
-    left out of later stages until it has answered. A stage that `prepares` is not evaluated: there is nothing yet to predict
-    with. `first_round` is where the stage's own count of rounds, on which the random keys and the learning rate depend, begins.
+    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; if it is `required`, one that
+    does not answer is left out until it has answered in such a stage. One that `prepares` is not evaluated: there is nothing
+    yet to predict with. `first_round` is where the stage's own count of rounds, on which the random keys and the learning rate
+    depend, begins.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Stage(NamedTuple):
     everyone: bool = False
     first_round: int = 0
     prepares: bool = False
+    required: bool = True
 
 
 class Likelihood(NamedTuple):
@@ -108,6 +110,10 @@ class Algorithm(Settings, ABC):
     def round(self, server: Tree, cohort: "Cohort") -> Tree:
         """One round of the only stage; methods with several stages override `stages` instead."""
         raise SettingError(f"{type(self).__name__} must define `round` or `stages`")
+
+    def ready(self, server: Tree) -> bool:
+        """Whether there is something to predict with: not before a stage that prepares has been answered."""
+        return True
 
     def message(self, server: Tree, client_id: ClientId | None) -> Tree:
         """What a client predicts with; None stands for a client that was not in training."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .client import Client, Examples
 from .errors import SettingError
+from .random import Key
 from .settings import nearest
 
 BATCH = 64  # examples through an encoder at a time, unless it has a `batch` of its own
@@ -54,7 +55,8 @@ PLAIN = ("identity", "pca")
 
 def check(name: str) -> None:
     """Refuse an embedding that is not known, or whose packages are not installed."""
-    if name in PLAIN or ":" in name:
+    module, colon, function = name.partition(":")
+    if name in PLAIN or (module and colon and function):
         return
     if name not in ENCODERS:
         known = (*PLAIN, *ENCODERS)
@@ -81,7 +83,8 @@ def encoder(name: str) -> nn.Module:
         return _frozen(ENCODERS[name]())
     module, _, function = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), function)()
+        with Key("encoder", name).torch_global():  # the same in every process, should it draw
+            made = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise SettingError(f"embedding must name a function that can be imported, got {name!r}: {error}") from None
     if not isinstance(made, nn.Module):

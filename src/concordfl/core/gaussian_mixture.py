@@ -15,14 +15,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from . import embedding, gaussian, mixture
-from .algorithm import Algorithm, Stage, client_step
+from . import embedding, gaussian, mixture, tree
+from .algorithm import Algorithm, Stage, Task, client_step
 from .client import Client, Examples
 from .cohort import Cohort
+from .errors import SettingError
 from .gaussian import CovarianceType, Gaussians, Statistics
 from .settings import Count, NonNegative
-from .tree import Tree
+from .tree import Tree, Weighted, weighted
 
+MOST_FEATURES = 4096  # whose second moments a client can send: 128 MiB
 FRAME = "embedding"  # the name under which the coordinates of the embedding are published
 
 
@@ -48,7 +50,13 @@ class GaussianMixture(Algorithm):
 
     def stages(self) -> Sequence[Stage]:
         rounds = 1 + self.num_gaussians + self.lloyd_steps
-        return (Stage("start", self.start, rounds=rounds, everyone=True, prepares=True), Stage("train", self.train_all))
+        return (
+            Stage("start", self.start, rounds, everyone=True, prepares=True, required=False),
+            Stage("train", self.train_all),
+        )
+
+    def ready(self, server: Tree) -> bool:
+        return server["gaussians"] is not None
 
     def train_all(self, server: Tree, cohort: Cohort) -> Tree:
         """A round, or, where so many rounds of the start were void that there is nothing yet to train, one more of those."""
@@ -68,9 +76,14 @@ class GaussianMixture(Algorithm):
 
     # --- the start ----------------------------------------------------------------------------------------------------
 
-    def unstarted(self) -> Tree:
+    def unstarted(self, task: Task) -> Tree:
         """The server's side of it before the first round."""
-        return {"gaussians": None, "shift": None, "variance": 0.0, "candidates": None, "centres": None}
+        features = math.prod(task.input_shape)
+        if self.embedding in embedding.PLAIN and features > MOST_FEATURES:
+            raise SettingError(
+                f"embedding {self.embedding!r} takes at most {MOST_FEATURES} features, got {features}: choose an encoder"
+            )
+        return {"gaussians": None, "shift": None, "variance": 0.0, "candidates": None, "centres": None, "reports": None}
 
     def start(self, server: Tree, cohort: Cohort) -> Tree:
         """Whatever is missing next; a round in which nobody answers only delays it."""
@@ -87,11 +100,11 @@ class GaussianMixture(Algorithm):
         variances, axes = torch.linalg.eigh(spread)
         draws = cohort.random("candidates").normal((max(self.candidates, self.num_gaussians), len(middle)))
         candidates = middle + (draws * variances.clamp_min(0).sqrt()) @ axes.T
-        variance = float(spread.diagonal().mean())
+        variance = max(float(spread.diagonal().mean()), 0.0) or 1.0  # where all examples are alike
         return {**server, "shift": middle, "variance": variance, "candidates": candidates, "centres": candidates[:0]}
 
     def _choose_centre(self, server: Tree, cohort: Cohort) -> Tree:
-        """The candidate that saves the most against the nearest centre so far, the pooled mean being one to begin with."""
+        """The candidate that saves the most against the nearest of the centres so far and the pooled mean."""
         candidates, centres = server["candidates"], server["centres"]
         told = {"candidates": candidates, "centres": torch.cat([server["shift"][None], centres])}
         best = int(cohort.sum(self.save, broadcast=told).argmax())
@@ -149,9 +162,18 @@ class GaussianMixture(Algorithm):
         before = message["pi"] if self.shared_weights else state["pi"]
         return mixture.responsibilities(self.losses(client, message), before.flatten()).view(-1, *self.weights_shape)
 
-    def weight_of(self, client: Client) -> float:
-        """What a client's π counts in that of all: clients count alike, or, with one π for all, by their examples."""
-        return client.size if self.shared_weights else 1
+    def report_of(self, client: Client, state: Tree, pi: Tensor) -> Tree:
+        """What a client adds to the π of all: a total over its examples, or how its own has changed since it was counted."""
+        if self.shared_weights:
+            return weighted(pi, client.size)
+        return Weighted(pi - state["pi"], 0.0) if state["met"] else weighted(pi, 1)
+
+    def common_weights(self, server: Tree, total: Weighted) -> Tree:
+        """π of all clients, the mean of what every one of them has last reported; and the sum behind it."""
+        if self.shared_weights:
+            return {"pi": total.mean(otherwise=server["pi"])}
+        known = total if server["reports"] is None else tree.add(server["reports"], total)
+        return {"reports": known, "pi": known.mean(otherwise=server["pi"])}
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         """Section 4.6: a client that is new learns its π alone; everything shared stays as it is."""

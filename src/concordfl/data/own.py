@@ -6,7 +6,7 @@ not fit is one error that names the file and the rule.
 
 import csv
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -50,7 +50,8 @@ class Folder(Source):
     label: str = "y"  # the label's column in .csv files
 
     def fingerprint(self) -> str:
-        return _digest(path for path in sorted(Path(self.folder).rglob("*")) if path.is_file())
+        root = Path(self.folder)
+        return _digest({str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()})
 
     def read(self, key: Key) -> Dataset:
         root = Path(self.folder)
@@ -79,7 +80,8 @@ class Table(Source):
     label: str = "y"
 
     def fingerprint(self) -> str:
-        return _digest([Path(self.table)] if Path(self.table).is_file() else [])
+        path = Path(self.table)
+        return _digest({path.name: path} if path.is_file() else {})
 
     def read(self, key: Key) -> Dataset:
         path = Path(self.table)
@@ -95,11 +97,11 @@ class Table(Source):
         return _dataset(parts)
 
 
-def _digest(paths: Iterable[Path]) -> str:
+def _digest(files: Mapping[str, Path]) -> str:
     """Of the files' names and contents: edited data are other data."""
     total = hashlib.sha256()
-    for path in paths:
-        total.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    for name, path in files.items():
+        total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
 
 
@@ -149,7 +151,10 @@ def _from_npz(path: Path) -> Samples:
         return Samples(path.stem, with_channels(x), y)
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise DataError(f"{path}: x must be uint8 images or rows of numbers, got shape {x.shape} and type {x.dtype}")
-    return Samples(path.stem, x.astype(np.float32), y)
+    rows = x.astype(np.float32)
+    if np.isinf(rows).any():
+        raise DataError(f"{path}: features must fit into 32-bit floats, got {np.abs(x[np.isfinite(x)]).max():g}")
+    return Samples(path.stem, rows, y)
 
 
 def _from_images(folder: Path) -> Own:

@@ -65,7 +65,7 @@ def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
             known = [values[name] for values in scored.values() if not math.isnan(values[name])]
             summary[f"{name}_std"] = _std(known) if known else None
         summary["worst_tenth"] = _mean(accuracies[: max(1, round(len(accuracies) / 10))])
-    summary["clients"] = {name: {id: _defined(values[name]) for id, values in scored.items()} for name in (*names, "examples")}
+    summary["clients"] = {name: {id: defined(values[name]) for id, values in scored.items()} for name in (*names, "examples")}
     return summary
 
 
@@ -87,7 +87,8 @@ def grouping(replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping
     return None
 
 
-def _defined(value: float) -> float | None:
+def defined(value: float) -> float | None:
+    """None for what is undefined: JSON has no NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

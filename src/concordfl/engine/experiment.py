@@ -125,7 +125,12 @@ class Experiment:
             progress.step_seconds += time.monotonic() - began
             last = turn.round == len(self.turns)
             record = None
-            if last or self._is_evaluated(turn):
+            ready = self.algorithm.ready(progress.server)
+            if last and not ready:
+                raise ClientStepError(
+                    f"stage {turn.stage.name!r}, round {turn.round}: clients must answer once before training, got no answer"
+                )
+            if ready and (last or self._is_evaluated(turn)):
                 record = self._evaluate(turn, progress)
             progress.seconds += time.monotonic() - began
             if record is not None:
@@ -151,7 +156,8 @@ class Experiment:
             progress.server = tree.normal(server)
             progress.states.commit()
         if turn.stage.everyone:
-            progress.absent = asked - set(cohort.ids)
+            answered = set(cohort.ids)
+            progress.absent = (progress.absent - answered) | (asked - answered if turn.stage.required else set())
         progress.round = turn.round
 
     def _take_back(self, progress: Progress, before: Publications) -> None:
@@ -191,7 +197,9 @@ class Experiment:
 
     def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
         step = getattr(request.step, "__name__", "step")
-        lost = sampling.dropouts(request.ids, self.plan.dropout, Key(self.plan.seed, "dropout", turn.stage_round, number))
+        # Stages before training draw for themselves, so that nobody is lost in all of them by one draw.
+        key = Key(self.plan.seed, "dropout", *([turn.stage.name] if turn.stage.everyone else []), turn.stage_round, number)
+        lost = sampling.dropouts(request.ids, self.plan.dropout, key)
         task = executors.Task(StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True)
         broadcast, each = tree.normal(request.broadcast), request.each and tree.normal(dict(request.each))
         job = executors.Job(task, request.ids, broadcast, each, request.additive, lost)

@@ -118,7 +118,9 @@ class RunFolder:
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the model."""
-        write_atomically(self._client_file(id), state)
+        file = self._client_file(id)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, state)
 
     def read_client_state(self, id: ClientId) -> Tree:
         """A client's personal part; None where it has none."""
@@ -126,9 +128,7 @@ class RunFolder:
         return tree.unpack(file.read_bytes()) if file.exists() else None
 
     def _client_file(self, id: ClientId) -> Path:
-        folder = self.path / "models" / "clients"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{quote(id, safe=' ')}.safetensors"
+        return self.path / "models" / "clients" / f"{quote(id, safe=' ')}.safetensors"
 
 
 def _counts(entry: Path) -> bool:
