@@ -2,11 +2,14 @@
 
     python experiments/fedgmm/novelty.py [--set SECTION.KEY=VALUE ...]
 
-Trains FedGMM, FedEM and FedAvg on MNIST (in runs/, reused when it is there) and prints AUROC, AP and max-F1 of telling novel
-samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and mirrored.
+Trains FedGMM, FedEM and FedAvg on MNIST (in runs/; what was computed is kept in experiments/results/) and prints AUROC, AP and
+max-F1 of telling novel samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and
+mirrored.
 """
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from concordfl import Key
 from concordfl import config as configuration
 from concordfl.compare import cells, config_hash
 from concordfl.data import Arrays
+from concordfl.engine.files import write_atomically
 from concordfl.finished import FinishedRun
 from concordfl.metrics import novelty
 from concordfl.runner import make_federation, resume, run
@@ -26,6 +30,7 @@ from concordfl.scoring import Scored, score_examples
 HERE = Path(__file__).parent
 METHODS = ("fedgmm", "fedem", "fedavg")
 FALSE_ALARM = 0.05
+Row = list[str]
 
 
 def main() -> None:
@@ -33,31 +38,36 @@ def main() -> None:
     table = Table(title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left")
     for column in ("novel", "method", "score", "AUROC", "AP", "max-F1", "false alarms", "noticed"):
         table.add_column(column, justify="left" if column in ("novel", "method", "score") else "right")
-    for method in METHODS:
-        _unseen(table, method, _finished("mnist_without_1", method, overrides))
-    for method in METHODS:
-        _out_of_domain(table, method, _finished("mnist_novelty", method, overrides))
+    for name, rows in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
+        for method in METHODS:
+            for row in _kept(name, method, overrides, rows):
+                table.add_row(*row)
     Console(width=140).print(table)
 
 
-def _finished(name: str, method: str, overrides: list[str]) -> FinishedRun:
+def _kept(name: str, method: str, overrides: list[str], rows: Callable[[str, FinishedRun], list[Row]]) -> list[Row]:
+    """Rows of the table, from `experiments/results` if they are there."""
     table = configuration.override(configuration.read_table(HERE / f"{name}.toml"), overrides)
     settings = cells(table, [method], [0])[method, 0]
-    folder = Path("runs") / f"{name}-{method}-{config_hash(settings)}"
-    (resume if (folder / "config.toml").exists() else lambda out: run(settings, out=out))(folder)
-    return FinishedRun.open(folder)
+    file = HERE.parent / "results" / f"{config_hash(settings)}-novelty.json"
+    if not file.exists():
+        folder = Path("runs") / f"{name}-{method}-{config_hash(settings)}"
+        (resume if (folder / "config.toml").exists() else lambda out: run(settings, out=out))(folder)
+        write_atomically(file, json.dumps(rows(method, FinishedRun.open(folder)), indent=1) + "\n")
+    found: list[Row] = json.loads(file.read_text())
+    return found
 
 
-def _unseen(table: Table, method: str, finished: FinishedRun) -> None:
+def _unseen(method: str, finished: FinishedRun) -> list[Row]:
     """Section 4.5: the digit 1, and familiar digits under permuted labels, against the official test images of the others."""
     everything = type(finished.settings.data)().load(Key(0)).test
     seen, ones = everything.take(np.flatnonzero(everything.y != 1)), everything.take(np.flatnonzero(everything.y == 1))
     permuted = Arrays(seen.x, _derangement(seen.y))
-    _compare(table, method, "digit 1", finished, seen, ones, [False])
-    _compare(table, method, "permuted labels", finished, seen, permuted, [True])
+    unseen = _compare(["digit 1", method], finished, seen, ones, [False])
+    return unseen + _compare(["permuted labels", method], finished, seen, permuted, [True])
 
 
-def _out_of_domain(table: Table, method: str, finished: FinishedRun) -> None:
+def _out_of_domain(method: str, finished: FinishedRun) -> list[Row]:
     """Table 4: the clients' own test images, against the same images at half size, turned by 90 degrees and mirrored."""
     federation = make_federation(finished.settings)
     tests = [federation.splits(id).test for id in federation.participants]
@@ -65,7 +75,7 @@ def _out_of_domain(table: Table, method: str, finished: FinishedRun) -> None:
     novel = familiar
     for shift in (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]()):
         novel = shift.change(novel, federation.num_classes, Key(0), Key(0))
-    _compare(table, method, "scaled, turned, mirrored", finished, familiar, novel, [True, False])
+    return _compare(["scaled, turned, mirrored", method], finished, familiar, novel, [True, False])
 
 
 def _derangement(labels: np.ndarray) -> np.ndarray:
@@ -75,24 +85,24 @@ def _derangement(labels: np.ndarray) -> np.ndarray:
     return np.array([following[label] for label in labels.tolist()])
 
 
-def _compare(
-    table: Table, method: str, what: str, finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
-) -> None:
+def _compare(names: list[str], finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]) -> list[Row]:
     """A row for every score that the method has: with and without labels, and of those that know p(y|x) that alone."""
     both = [finished.examples(arrays) for arrays in (familiar, novel)]  # embedded once, whatever is asked of them
+    rows = []
     for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:
         seen, unseen = (score_examples(finished, examples, known, FALSE_ALARM) for examples in both)
         kinds = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}
-        _row(table, [what, method, kinds[len(seen.columns)]], seen, unseen, "score")
+        rows.append(_row([*names, kinds[len(seen.columns)]], seen, unseen, "score"))
         if "log_p_y_given_x" in seen.columns:
-            _row(table, [what, method, "log p(y|x)"], seen, unseen, "log_p_y_given_x")
+            rows.append(_row([*names, "log p(y|x)"], seen, unseen, "log_p_y_given_x"))
+    return rows
 
 
-def _row(table: Table, names: list[str], seen: Scored, unseen: Scored, column: str) -> None:
+def _row(names: list[str], seen: Scored, unseen: Scored, column: str) -> Row:
     figures = novelty(seen.columns[column], unseen.columns[column])
     verdicts = [part.novel for part in (seen, unseen)] if column == "score" else [None, None]
     shares = ["-" if verdict is None else f"{verdict.mean():.1%}" for verdict in verdicts]
-    table.add_row(*names, *(f"{100 * value:.1f}" for value in figures), *shares)
+    return [*names, *(f"{100 * value:.1f}" for value in figures), *shares]
 
 
 if __name__ == "__main__":
