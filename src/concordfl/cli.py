@@ -150,13 +150,13 @@ def score(
     out: Annotated[Path | None, typer.Option(help="A .csv or .json file.", show_default=False)] = None,
 ) -> None:
     """Say how familiar samples are to a finished run, and which of them are unlike anything seen."""
+    file = out or folder / "scores" / f"{data.stem}.csv"
+    if file.suffix.lower() not in (".csv", ".json"):
+        raise SettingError(f"--out must be a .csv or .json file, got {file}")
     if against is None:
         scored, familiar = scoring.score(folder, data, false_alarm), None
     else:
         scored, familiar = scoring.score_both(folder, data, against, false_alarm)
-    file = out or folder / "scores" / f"{data.stem}.csv"
-    if file.suffix.lower() not in (".csv", ".json"):
-        raise SettingError(f"--out must be a .csv or .json file, got {file}")
     scoring.write(scored, file)
     console.print(f"{len(scored.score)} samples, {_verdict(scored)}", highlight=False, soft_wrap=True)
     if familiar is not None:
