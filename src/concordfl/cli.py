@@ -97,6 +97,15 @@ def compare(
     file: RunFile,
     algorithms: Annotated[str, typer.Option(help="Names, separated by commas.", show_default=False)],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from run.seed.")] = 1,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECTION.KEY=VALUE,VALUE,...", help="Try several values of a setting, a row each.", show_default=False
+        ),
+    ] = None,
+    over_clients: Annotated[
+        bool, typer.Option("--over-clients", help="Show accuracy, AUC and F1 with their spread over clients.")
+    ] = False,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
@@ -108,16 +117,17 @@ def compare(
         if name not in ALGORITHMS:
             raise SettingError(f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}")
     first = configuration.Config.from_table({**table, "algorithm": {}}).run.seed
-    cells = comparison.cells(table, names, range(first, first + seeds))
+    numbers = range(first, first + seeds)
+    cells = comparison.varied(table, vary, names, numbers) if vary else comparison.cells(table, names, numbers)
     folder = out or Path("runs") / f"compare-{file.stem}"
     with _interruptible("the same command"):
         results = comparison.results_folder(file)
         summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
-    console.print(
-        tables.comparison_table(
-            f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}, accuracy after the last round in percent", summaries
-        )
-    )
+    title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
+    if over_clients:
+        console.print(tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries))
+    else:
+        console.print(tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries))
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 
 

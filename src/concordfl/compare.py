@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from . import runner
-from .config import COMPARED, Config
+from .algorithms import ALGORITHMS
+from .config import COMPARED, Config, name_of, override
+from .core import SettingError
 from .engine.files import write_atomically
 from .engine.records import to_json
 
-WORTH_KEEPING = 30.0  # seconds of a cell: a table of a dozen such takes longer than anybody wants to wait
+WORTH_KEEPING = 5.0  # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
 
+Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 
 
-def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Config]:
+def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> Cells:
     """The configuration of every (method, seed).
 
     Settings of [algorithm] go to the method that the run file names; others may have theirs in [compare.NAME].
@@ -35,6 +38,22 @@ def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[i
     return found
 
 
+def varied(table: Mapping[str, Any], vary: str, algorithms: Sequence[str], seeds: Sequence[int]) -> Cells:
+    """Cells for every value of `SECTION.KEY=VALUE,VALUE,...`: a row each, and one for a method that does not depend on it."""
+    path, equals, values = vary.partition("=")
+    if not equals or "." not in path:
+        raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {vary!r}")
+    chosen = [value.strip() for value in values.split(",")]
+    by_value = {value: cells(override(table, [f"{path}={value}"]), algorithms, seeds) for value in chosen}
+    found: Cells = {}
+    for algorithm in algorithms:
+        alike = len({config_hash(several[algorithm, seeds[0]]) for several in by_value.values()}) == 1
+        for value, several in by_value.items():
+            row = algorithm if alike else f"{algorithm}, {path.rpartition('.')[2].strip()} = {value}"
+            found |= {(row, seed): several[algorithm, seed] for seed in seeds}
+    return found
+
+
 def config_hash(settings: Config) -> str:
     """What a result depends on: everything but how it was computed."""
     table = settings.to_table()
@@ -44,30 +63,28 @@ def config_hash(settings: Config) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def compare(
-    configs: Mapping[tuple[str, int], Config], out: Path, shown: Shown, results: Path | None = None
-) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by method, in the order of seeds; each cell has a run directory of its own below `out`.
+def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by row, in the order of seeds; each cell has a run directory of its own below `out`.
 
     Results that took long are kept in the folder `results` as small JSON files, and taken from there.
     """
     summaries: dict[str, list[dict[str, Any]]] = {}
-    for (algorithm, seed), settings in configs.items():
+    for (row, seed), settings in configs.items():
         name = config_hash(settings)
         kept = None if results is None else results / f"{name}.json"
         if kept is not None and kept.exists():
-            summaries.setdefault(algorithm, []).append(json.loads(kept.read_text()))
+            summaries.setdefault(row, []).append(json.loads(kept.read_text()))
             continue
-        folder = out / f"{algorithm}-seed{seed}-{name}"
-        with shown(f"{algorithm}, seed {seed}") as observe:
+        folder = out / f"{name_of(settings.algorithm, ALGORITHMS)}-seed{seed}-{name}"
+        with shown(f"{row}, seed {seed}") as observe:
             if (folder / "config.toml").exists():
                 result = runner.resume(folder, observe=observe)
             else:
                 result = runner.run(settings, out=folder, observe=observe)
-        summaries.setdefault(algorithm, []).append(result.summary)
+        summaries.setdefault(row, []).append(result.summary)
         if kept is not None and result.summary["seconds"]["total"] > WORTH_KEEPING:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, to_json(_small(result.summary, settings), indent=1) + "\n")
+            write_atomically(kept, to_json(_small(result, settings), indent=1) + "\n")
     return summaries
 
 
@@ -77,9 +94,15 @@ def results_folder(file: Path) -> Path | None:
     return None if found is None else found / "results"
 
 
-def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Without values per client; with the configuration it belongs to."""
-    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing", "thresholds")}
+def _small(result: runner.Result, settings: Config) -> dict[str, Any]:
+    """Without values per client; with how it came about, and the configuration it belongs to."""
+    small = {key: value for key, value in result.summary.items() if key not in ("groups", "preprocessing", "thresholds")}
     for part in ("final", "selected"):
         small[part] = small[part] and {key: value for key, value in small[part].items() if key != "clients"}
-    return {**small, "config": settings.to_table()}
+    return {**small, "history": [_milestone(record) for record in result.records], "config": settings.to_table()}
+
+
+def _milestone(record: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluated round in a line: accuracy, and the bytes it took to get there."""
+    accuracy = {f"{place}_accuracy": record[place].get("accuracy") for place in ("local", "global") if place in record}
+    return {"round": record["round"], "stage": record["stage"], **accuracy, "bytes": record["bytes"]}

@@ -34,6 +34,8 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
     client = run.client(own.client, train)
     message = algorithm.message(run.progress.server, None)
     state = algorithm.adapt(client, algorithm.init_client(client, message), message, new=True)
+    if run.settings.run.tune_new:
+        message = algorithm.tuned(client, state, message, run.settings.run.tune_new)
     answer = {
         "client": own.client,
         "algorithm": run.summary["algorithm"],

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 import toys
-from concordfl import Training
+from concordfl import Key, Training
 from concordfl.algorithms import CFL, IFCA, FedAvg, FedSoft, FeSEM
 from concordfl.core import tree
 from concordfl.data import Arrays, Federation
@@ -167,3 +167,19 @@ def test_planted_concepts_are_found_by_a_part_of_the_clients_at_a_time(method):
     made.run(made.start())
     assert agreement(made) > 0.8
     assert made.records[-1]["local"]["accuracy"] > 0.9
+
+
+def test_fedsoft_draws_clients_by_their_importance():
+    """Whoever a cluster draws finds it important; if all are drawn the centre is the plain mean of their models."""
+    data = concepts(clients=12)
+    made, progress = finished(FedSoft(num_models=3, drawn=3), data, 12)
+    told = {id: tree.unpack(progress.states.get(id))["importance"] for id in data.participants}
+    drawn_by = made.algorithm._draw(told, Key(0))
+    assert sorted(k for names in drawn_by.values() for k in names) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert all(told[id][k] > 0.1 for id, names in drawn_by.items() for k in names)
+    assert made.records[-1]["local"]["accuracy"] > 0.9
+
+    _, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
+    models = [tree.unpack(everyone.states.get(id))["model"] for id in data.participants]
+    for centre in everyone.server.values():
+        assert all(torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6) for name in centre)

@@ -74,6 +74,17 @@ def test_a_new_client_of_fedbn_estimates_its_statistics():
     assert not np.allclose(state["layers"]["encoder.1.running_mean"], 0, atol=0.35)
 
 
+def test_a_new_client_of_fedbn_tunes_its_own_layers_too():
+    made, progress = finished(FedBN(), network=OWN[0])
+    client = toys.client(made.federation.splits("held-out").train, made.model)
+    state = made.algorithm.init_client(client, progress.server)
+    tuned = made.algorithm.tuned(client, state, progress.server, epochs=2)
+    by_hand = client.fit({**progress.server, **state["layers"]}, epochs=2, purpose="tune")
+    assert not torch.equal(by_hand["encoder.1.weight"], state["layers"]["encoder.1.weight"])
+    examples = client.examples
+    assert torch.equal(made.algorithm.predict(client, state, tuned, examples), client.probabilities(by_hand, examples))
+
+
 def test_dittos_own_model_is_anchored_at_the_received_one():
     """Without the pull it is local training; the stronger the pull, the nearer."""
     data = toys.federation(clients=2)

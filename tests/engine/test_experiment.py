@@ -5,7 +5,7 @@ import torch
 
 import toys
 from concordfl import CheckpointError, ClientStepError, SettingError, Stage, client_step
-from concordfl.algorithms import FedAvg, FedAvgFineTuned, Local
+from concordfl.algorithms import FedAvg, FedAvgFineTuned, FedBN, Local
 from concordfl.core import tree
 from concordfl.core.random import Key
 from concordfl.engine import sampling
@@ -260,3 +260,28 @@ def test_a_folder_in_which_a_run_was_killed_at_once_can_be_used(tmp_path):
     (tmp_path / "run/.lock").touch()
     with RunFolder.create(tmp_path / "run", "x = 1") as folder:
         assert (folder.path / "config.toml").read_text() == "x = 1"
+
+
+def test_new_clients_tune_the_shared_model_if_asked_to():
+    """FedAvg then measures new clients as FedAvg-FT does, and participants as before."""
+
+    def last_record(method, tune_new):
+        made = toys.experiment(method, plan=Plan(rounds=3, evaluate_every=3, tune_new=tune_new))
+        toys.result(made)
+        return made.records[-1]
+
+    tuned, plain = last_record(FedAvg(), 2), last_record(FedAvg(), 0)
+    assert tuned["global"] == last_record(FedAvgFineTuned(tune_epochs=2), 0)["global"] != plain["global"]
+    assert tuned["local"] == plain["local"]
+    assert last_record(FedBN(), 2)["global"] == tuned["global"]  # without normalisation layers
+    assert last_record(FedAvgFineTuned(), 2)["global"] == last_record(FedAvgFineTuned(), 0)["global"]  # has a rule of its own
+
+
+def test_seconds_are_told_by_stage():
+    made = toys.experiment(toys.Toy(), plan=Plan(rounds=3))
+    seconds = toys.result(made)["seconds"]
+    names = [turn.stage.name for turn in made.turns]
+    assert {name: stage["rounds"] for name, stage in seconds["stages"].items()} == {name: names.count(name) for name in names}
+    spent = sum(stage["rounds"] * stage["steps_per_round"] for stage in seconds["stages"].values())
+    assert spent == pytest.approx(seconds["steps_per_round"] * len(names))
+    assert spent < seconds["total"]

@@ -1,6 +1,6 @@
 from rich.console import Console
 
-from concordfl.report.tables import comparison_table, percent, run_table, size, spread
+from concordfl.report.tables import comparison_table, over_clients_table, percent, run_table, size, spread
 
 SUMMARY = {
     "algorithm": "fedavg",
@@ -38,3 +38,11 @@ def test_tables_show_what_the_summaries_say():
     compared = text(comparison_table("title", {"fedavg": [SUMMARY, SUMMARY], "local": [SUMMARY]}))
     assert "50.0 ± 0.0" in compared
     assert "2.5 kB" in compared
+
+
+def test_spread_over_clients():
+    final = {"local_accuracy": 0.5, "local_accuracy_std": 0.1, "local_auc": 0.75, "local_auc_std": 0.02, "local_f1": None}
+    other = {**final, "local_accuracy": 0.6, "local_accuracy_std": 0.2}
+    shown = text(over_clients_table("title", {"fedvc": [{"final": final}, {"final": other}]}))
+    row = next(line for line in shown.splitlines() if "fedvc" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["fedvc", "55.0 ± 15.0", "75.0 ± 2.0", "-", "-", "-", "-"]

@@ -30,5 +30,8 @@ class FedAvg(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
+    def tuned(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
+        return client.fit(message, epochs=epochs, purpose="tune")
+
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities(message, examples)

@@ -41,8 +41,11 @@ class FedBN(Algorithm):
             return state
         return {"layers": _with_statistics(client, {**message, **state["layers"]}), "met": False}
 
+    def tuned(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
+        return client.fit({**message, **state["layers"]}, epochs=epochs, purpose="tune")
+
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**message, **state["layers"]}, examples)
+        return client.probabilities({**state["layers"], **message}, examples)
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

@@ -1,12 +1,16 @@
 """FedSoft: a client is a mixture of clusters; its own model is trained with a pull to the centres, by their importance to it.
 
 Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022. Departures: centres are the
-means over the cohort, weighted by importance times size, where the original samples clients per cluster in proportion to that.
+means over the cohort, weighted by importance times size; the original draws clients per cluster in proportion to that and takes
+the plain mean, which `drawn` gives (the server then sees every client's importance).
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +22,7 @@ from ..core import (
     Cohort,
     Count,
     Examples,
+    Key,
     NonNegative,
     Params,
     Task,
@@ -42,6 +47,7 @@ class FedSoft(Algorithm):
     num_models: Count = 3  # S
     penalty: NonNegative = 0.1  # λ
     interval: Count = 2  # τ: rounds between estimates of the importance
+    drawn: Count | None = None  # clients that each cluster draws by importance and averages equally; None: all, weighted by it
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
@@ -55,25 +61,56 @@ class FedSoft(Algorithm):
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        stale = state["importance"] is None or client.round - state["estimated"] >= self.interval
-        importance = self._importance(client, message) if stale else state["importance"]
-        start = mixed(message, importance) if state["model"] is None else state["model"]
+        state = self._trained(client, self._estimated(client, state, message), message)
+        shares = zip(message, state["importance"].tolist(), strict=True)
+        return state, {k: weighted(state["model"], client.size * u) for k, u in shares}
 
-        def loss(params: Params, batch: Batch) -> Tensor:
-            weights = client.model.weights
-            pulls = [
-                u * tree.sq_dist(weights(params), weights(c))
-                for u, c in zip(importance.tolist(), message.values(), strict=True)
-            ]
-            return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
+    @client_step
+    def tell_importance(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        state = self._estimated(client, state, message)
+        return state, client.size * state["importance"]
 
-        trained = client.fit(start, loss)
-        reply = {k: weighted(trained, client.size * float(u)) for k, u in zip(message, importance, strict=True)}
-        return {"model": trained, "importance": importance, "estimated": client.round if stale else state["estimated"]}, reply
+    @client_step
+    def train_if_drawn(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        state = self._trained(client, state, message["centres"])
+        return state, {k: weighted(state["model"], 1) for k in message["drawn_by"]}
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
-        total = cohort.sum(self.train, broadcast=server)
-        return {k: total[k].mean(otherwise=params) for k, params in server.items()}
+        if self.drawn is None:
+            total = cohort.sum(self.train, broadcast=server)
+        else:
+            drawn_by = self._draw(cohort.run(self.tell_importance, broadcast=server), cohort.random("drawn"))
+            total = cohort.sum(
+                self.train_if_drawn, each={id: {"centres": server, "drawn_by": names} for id, names in drawn_by.items()}
+            )
+        return {k: total[k].mean(otherwise=params) if k in total else params for k, params in server.items()}
+
+    def _draw(self, told: Mapping[str, Tensor], key: Key) -> dict[str, list[int]]:
+        """The clusters that draw each client, in proportion to its importance times size."""
+        ids, drawn_by = sorted(told), defaultdict(list)
+        for k in range(self.num_models):
+            chances = np.array([float(told[id][k]) for id in ids])
+            count = min(cast(int, self.drawn), len(ids))
+            for id in key.child(k).numpy().choice(ids, count, replace=False, p=chances / chances.sum()):
+                drawn_by[str(id)].append(k)
+        return drawn_by
+
+    def _estimated(self, client: Client, state: Tree, centres: Tree) -> Tree:
+        """With a fresh importance, if the last one is old."""
+        if state["importance"] is not None and client.round - state["estimated"] < self.interval:
+            return state
+        return {**state, "importance": self._importance(client, centres), "estimated": client.round}
+
+    def _trained(self, client: Client, state: Tree, centres: Tree) -> Tree:
+        importance, weights = state["importance"], client.model.weights
+
+        def loss(params: Params, batch: Batch) -> Tensor:
+            near = zip(importance.tolist(), centres.values(), strict=True)
+            pulls = [u * tree.sq_dist(weights(params), weights(centre)) for u, centre in near]
+            return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
+
+        start = mixed(centres, importance) if state["model"] is None else state["model"]
+        return {**state, "model": client.fit(start, loss)}
 
     def _importance(self, client: Client, centres: Tree) -> Tensor:
         """(S,) the share of the client's examples on which each cluster has the least loss, floored."""

@@ -123,6 +123,10 @@ class Algorithm(Settings, ABC):
         """The state to predict with: used once, then discarded. `new` for a client that was not in training."""
         return state
 
+    def tuned(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
+        """What a client that was not in training predicts with if it may tune it; as received if methods have other rules."""
+        return message
+
     @abstractmethod
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities."""

@@ -19,7 +19,7 @@ from .client_states import ClientStates, Place
 from .files import sync_folder, write_atomically
 from .traffic import Publications, Traffic
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Selected(NamedTuple):
@@ -43,7 +43,7 @@ class Progress:
     refused: int = 0  # replies that were not finite
     selected: Selected | None = None
     seconds: float = 0.0
-    step_seconds: float = 0.0  # of them in client steps and rounds, without evaluation and checkpoints
+    step_seconds: dict[str, float] = field(default_factory=dict)  # of them per stage, without evaluation and checkpoints
     records_length: int = 0  # bytes of records.jsonl
 
 

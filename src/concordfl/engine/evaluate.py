@@ -22,15 +22,18 @@ QUANTILES = 200  # of held-out scores, from which verdicts at a stated false-ala
 
 @dataclass(frozen=True)
 class Examination:
-    """The call that evaluates one client."""
+    """The call that evaluates one client; one that was not in training may tune what it receives."""
 
     algorithm: Algorithm
     new: bool
     splits: tuple[str, ...]
+    tune_epochs: int = 0
 
     def __call__(self, client: Client, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         start = self.algorithm.init_client(client, message) if state is None else state
         adapted = self.algorithm.adapt(client, start, message, new=self.new)
+        if self.tune_epochs:
+            message = self.algorithm.tuned(client, adapted, message, self.tune_epochs)
         scores = {
             name: self._scores(client, adapted, message, getattr(splits, name))
             for name in self.splits

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,8 @@ class Experiment:
         for turn in self.turns[progress.round :]:
             began = time.monotonic()
             self.play(turn, progress)
-            progress.step_seconds += time.monotonic() - began
+            spent = progress.step_seconds.get(turn.stage.name, 0.0)
+            progress.step_seconds[turn.stage.name] = spent + time.monotonic() - began
             last = turn.round == len(self.turns)
             record = None
             ready = self.algorithm.ready(progress.server)
@@ -239,7 +241,7 @@ class Experiment:
 
     def _examine(self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool) -> dict[ClientId, Tree]:
         wanted = ("test",) if new else self._examined_splits()
-        call = evaluate.Examination(self.algorithm, new, wanted)
+        call = evaluate.Examination(self.algorithm, new, wanted, self.plan.tune_new if new else 0)
         task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
         same = all(_identical(message, messages[ids[0]]) for message in messages.values())
@@ -297,10 +299,19 @@ class Experiment:
             "seconds": {
                 "total": progress.seconds,
                 "per_round": progress.seconds / progress.round,
-                "steps_per_round": progress.step_seconds / progress.round,
+                "steps_per_round": sum(progress.step_seconds.values()) / progress.round,
+                "stages": self._stage_seconds(progress),
             },
             "parameters_sha256": tree.digest(progress.server),
             "states_sha256": progress.states.digest(),
+        }
+
+    def _stage_seconds(self, progress: Progress) -> dict[str, dict[str, float]]:
+        """Rounds of every stage and their mean seconds, without evaluation and checkpoints."""
+        rounds = Counter(turn.stage.name for turn in self.turns)
+        return {
+            name: {"rounds": rounds[name], "steps_per_round": spent / rounds[name]}
+            for name, spent in progress.step_seconds.items()
         }
 
 

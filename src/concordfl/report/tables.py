@@ -56,6 +56,28 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
     return table
 
 
+def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
+    """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ± standard deviation over clients."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("method", no_wrap=True)
+    columns = [(place, metric) for place in ("local", "global") for metric in ("accuracy", "auc", "f1")]
+    for place, metric in columns:
+        table.add_column(f"{place} {metric if metric == 'accuracy' else metric.upper()}", justify="right")
+    for method, summaries in runs.items():
+        finals = [summary["final"] for summary in summaries]
+        table.add_row(method, *(_over_clients(finals, f"{place}_{metric}") for place, metric in columns))
+    return table
+
+
+def _over_clients(finals: Sequence[Summary], name: str) -> str:
+    """The mean over seeds of the mean and of the standard deviation over clients."""
+    known = [(final[name], final[f"{name}_std"]) for final in finals if final.get(name) is not None]
+    if not known:
+        return ABSENT
+    means, deviations = zip(*known, strict=True)
+    return f"{percent(statistics.mean(means))} ± {percent(statistics.mean(deviations))}"
+
+
 def percent(value: float | None) -> str:
     return ABSENT if value is None else f"{100 * value:.1f}"
 

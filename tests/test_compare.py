@@ -1,0 +1,62 @@
+"""Comparisons: several values of a setting, and results that outlive their runs."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+
+from concordfl import SettingError, compare
+from concordfl.engine.experiment import ignore
+
+TABLE = {
+    "run": {"rounds": 4, "evaluate_every": 2},
+    "data": {"name": "digits", "limit": 200},
+    "scenario": {"clients": 3},
+    "algorithm": {"name": "fedprox"},
+    "compare": {"ditto": {"penalty": 2.0}},
+}
+
+
+def test_every_value_of_a_varied_setting_has_a_row():
+    cells = compare.varied(TABLE, "algorithm.mu=0.5, 2", ["fedavg", "fedprox"], [1, 2])
+    assert list(cells) == [
+        *(("fedavg", seed) for seed in (1, 2)),
+        *((f"fedprox, mu = {mu}", seed) for mu in ("0.5", "2") for seed in (1, 2)),
+    ]
+    assert [cells["fedprox, mu = 0.5", 1].algorithm.mu, cells["fedprox, mu = 2", 2].algorithm.mu] == [0.5, 2]
+    assert cells["fedprox, mu = 2", 2].run.seed == 2
+    others = compare.varied(TABLE, "compare.ditto.penalty=1,3", ["ditto"], [0])
+    assert [settings.algorithm.penalty for settings in others.values()] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ("algorithm.mu", r"--vary must be SECTION.KEY=VALUE,VALUE,..., got 'algorithm.mu'"),
+        ("mu=1,2", r"--vary must be SECTION.KEY=VALUE,VALUE,..., got 'mu=1,2'"),
+        ("algorithm.mu=1,-1", r"algorithm.mu must be >= 0, got -1"),
+        ("algorithm.nu=1", r"unknown key 'algorithm.nu'"),
+    ],
+)
+def test_a_wrong_variation_is_refused(vary, message):
+    with pytest.raises(SettingError, match=message):
+        compare.varied(TABLE, vary, ["fedprox"], [0])
+
+
+def test_results_outlive_their_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "WORTH_KEEPING", 0.0)
+    cells = compare.cells(TABLE, ["fedprox"], [0])
+    ((_, settings),) = cells.items()
+    results = tmp_path / "experiments" / "results"
+    first = compare.compare(cells, tmp_path / "runs", lambda _: nullcontext(ignore), results)
+    kept = json.loads((results / f"{compare.config_hash(settings)}.json").read_text())
+    assert kept["config"] == settings.to_table()
+    assert [milestone["round"] for milestone in kept["history"]] == [2, 4]
+    last = kept["history"][-1]
+    assert last["local_accuracy"] == kept["final"]["local_accuracy"]
+    assert (last["bytes"]["down"], last["bytes"]["up"]) == (kept["bytes"]["down"], kept["bytes"]["up"])
+    assert kept["history"][0]["bytes"]["up"] * 2 == kept["bytes"]["up"]  # half of the rounds
+
+    again = compare.compare(cells, tmp_path / "elsewhere", lambda _: nullcontext(ignore), results)
+    assert not (tmp_path / "elsewhere").exists()
+    assert again["fedprox"][0]["parameters_sha256"] == first["fedprox"][0]["parameters_sha256"]
