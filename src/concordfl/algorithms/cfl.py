@@ -8,7 +8,7 @@ was split take the cluster with the least loss, as new clients do.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -44,20 +44,22 @@ class CFL(Algorithm):
     max_clusters: Count | None = None
 
     def init_server(self, task: Task, seed: int) -> Tree:
-        return {"models": {0: task.model.init(seed)}, "members": {}, "splits": []}
+        return {"models": {0: task.model.init(seed)}, "members": {}, "splits": [], "lengths": {}}
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
         here = {id: next(iter(reply)) for id, reply in replies.items()}  # who has trained which model
         models, members, splits = dict(server["models"]), {**server["members"], **here}, list(server["splits"])
+        lengths = dict(server["lengths"])
         for k in sorted(set(here.values())):
             ids = sorted(id for id in here if here[id] == k)
             trained = {id: replies[id][k] for id in ids}
-            groups = self._split(trained, models[k], cohort, len(models))
-            if groups is None:
+            updates = _updates(trained, models[k], cohort)
+            lengths[k] = [updates.mean, updates.longest]
+            if not self._splits(updates, cohort.round, len(models)):
                 models[k] = tree.total(list(trained.values())).mean()
                 continue
-            new = max(models) + 1
+            groups, new = clustering.bipartition(updates.each), max(models) + 1
             # Members that were not asked cannot be divided: like new clients they will take the half that fits them best.
             members = {id: member for id, member in members.items() if member != k or id in trained}
             for number, inside in ((k, groups == 0), (new, groups == 1)):
@@ -65,18 +67,13 @@ class CFL(Algorithm):
                 models[number] = tree.total([trained[id] for id in chosen]).mean()
                 members |= dict.fromkeys(chosen, number)
             splits.append([k, new, cohort.round])
-        return {"models": models, "members": members, "splits": splits}
+        return {"models": models, "members": members, "splits": splits, "lengths": lengths}
 
-    def _split(self, trained: Mapping[str, Any], before: Params, cohort: Cohort, clusters: int) -> np.ndarray | None:
-        """The two halves of a cluster whose mean stands still while its clients do not; None where it stays whole."""
+    def _splits(self, updates: "Updates", round: int, clusters: int) -> bool:
+        """Whether a cluster's mean stands still while its clients do not."""
         full = self.max_clusters is not None and clusters >= self.max_clusters
-        if cohort.round < self.warm_up or full or len(trained) <= 2:
-            return None
-        updates = np.stack([_update(reply.mean(), before, cohort) for reply in trained.values()])
-        sizes = np.array([reply.weight for reply in trained.values()])
-        mean = np.linalg.norm((updates * sizes[:, None]).sum(0) / sizes.sum())
-        longest = np.linalg.norm(updates, axis=1).max()
-        return None if mean >= self.stopped or longest <= self.pulling else clustering.bipartition(updates)
+        disagree = updates.mean < self.stopped and updates.longest > self.pulling
+        return disagree and round >= self.warm_up and not full and len(updates.each) > 2
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -98,7 +95,23 @@ class CFL(Algorithm):
         return {"group": state["best"]}
 
     def describe(self, server: Mapping[str, Any]) -> dict[str, Any]:
-        return {"clusters": len(server["models"]), "splits": server["splits"]}
+        """Also the lengths (mean update, longest update) of every cluster's last round: what ε1 and ε2 are compared with."""
+        return {"clusters": len(server["models"]), "splits": server["splits"], "lengths": server["lengths"]}
+
+
+class Updates(NamedTuple):
+    """How a cluster's clients have moved its model: (C, D), the length of their mean, and of the longest."""
+
+    each: np.ndarray
+    mean: float
+    longest: float
+
+
+def _updates(trained: Mapping[str, Any], before: Params, cohort: Cohort) -> Updates:
+    each = np.stack([_update(reply.mean(), before, cohort) for reply in trained.values()])
+    sizes = np.array([reply.weight for reply in trained.values()])
+    mean = np.linalg.norm((each * sizes[:, None]).sum(0) / sizes.sum())
+    return Updates(each, float(mean), float(np.linalg.norm(each, axis=1).max()))
 
 
 def _update(params: Params, before: Params, cohort: Cohort) -> np.ndarray:
