@@ -22,12 +22,13 @@ from .core.settings import nearest
 from .data.dataset import FileSource, places
 from .data.datasets import DATASETS
 from .data.fetch import fetch
+from .engine.files import write_atomically
 from .engine.memory import keep_freed_memory
 from .metrics import novelty
 from .models import MODELS
 from .preview import preview
 from .progress import downloading, shown
-from .report import tables
+from .report import curves, tables
 from .scenarios import NAMED, PARTITIONS, SHIFTS
 
 app = typer.Typer(
@@ -106,6 +107,9 @@ def compare(
     over_clients: Annotated[
         bool, typer.Option("--over-clients", help="Show accuracy, AUC and F1 with their spread over clients.")
     ] = False,
+    curve: Annotated[
+        Path | None, typer.Option(help="Draw accuracy against bytes sent: a .svg, .png or .pdf file.", show_default=False)
+    ] = None,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
@@ -119,6 +123,7 @@ def compare(
     first = configuration.Config.from_table({**table, "algorithm": {}}).run.seed
     numbers = range(first, first + seeds)
     cells = comparison.varied(table, vary, names, numbers) if vary else comparison.cells(table, names, numbers)
+    kind = curves.kind_of(curve) if curve is not None else None
     folder = out or Path("runs") / f"compare-{file.stem}"
     with _interruptible("the same command"):
         results = comparison.results_folder(file)
@@ -128,6 +133,9 @@ def compare(
         console.print(tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries))
     else:
         console.print(tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries))
+    if curve is not None and kind is not None:
+        write_atomically(curve, curves.accuracy_against_bytes(title, summaries, kind))
+        console.print(f"Accuracy against bytes is in {curve}", highlight=False, soft_wrap=True)
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 
 

@@ -81,10 +81,11 @@ def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None
                 result = runner.resume(folder, observe=observe)
             else:
                 result = runner.run(settings, out=folder, observe=observe)
-        summaries.setdefault(row, []).append(result.summary)
-        if kept is not None and result.summary["seconds"]["total"] > WORTH_KEEPING:
+        summary = {**result.summary, "history": [_milestone(record) for record in result.records]}
+        summaries.setdefault(row, []).append(summary)
+        if kept is not None and summary["seconds"]["total"] > WORTH_KEEPING:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, to_json(_small(result, settings), indent=1) + "\n")
+            write_atomically(kept, to_json(_small(summary, settings), indent=1) + "\n")
     return summaries
 
 
@@ -94,12 +95,12 @@ def results_folder(file: Path) -> Path | None:
     return None if found is None else found / "results"
 
 
-def _small(result: runner.Result, settings: Config) -> dict[str, Any]:
-    """Without values per client; with how it came about, and the configuration it belongs to."""
-    small = {key: value for key, value in result.summary.items() if key not in ("groups", "preprocessing", "thresholds")}
+def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Without values per client; with the configuration it belongs to."""
+    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing", "thresholds")}
     for part in ("final", "selected"):
         small[part] = small[part] and {key: value for key, value in small[part].items() if key != "clients"}
-    return {**small, "history": [_milestone(record) for record in result.records], "config": settings.to_table()}
+    return {**small, "config": settings.to_table()}
 
 
 def _milestone(record: Mapping[str, Any]) -> dict[str, Any]:

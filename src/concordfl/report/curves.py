@@ -1,0 +1,62 @@
+"""Curves, from summaries. They need the extra `plot`."""
+
+import importlib.util
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import SettingError
+
+Summary = Mapping[str, Any]
+KINDS = ("svg", "png", "pdf")
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same picture is the same file
+
+
+def kind_of(file: Path) -> str:
+    """What is to be drawn; refused before any work is done if it cannot be."""
+    kind = file.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise SettingError(f"a picture must be a file of kind {', '.join(KINDS)}, got {file}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingError("pictures need matplotlib, got none: pip install 'concordfl[plot]'")
+    return kind
+
+
+def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], kind: str) -> bytes:
+    """A picture: a line per row over the bytes of training, down and up; a band is the standard deviation over seeds.
+
+    Accuracy is that of held-out clients where there are such, else the participants'.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "concordfl"
+    import matplotlib.pyplot as plt
+
+    finals = [summary["final"] for summaries in runs.values() for summary in summaries]
+    place = "global" if all("global_accuracy" in final for final in finals) else "local"
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for row, summaries in runs.items():
+        milestones = list(zip(*(_history(summary) for summary in summaries), strict=True))
+        sent = [statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6 for several in milestones]
+        reached = [[100 * one[f"{place}_accuracy"] for one in several] for several in milestones]
+        middle, spread = [statistics.mean(values) for values in reached], [statistics.pstdev(values) for values in reached]
+        (line,) = axes.plot(sent, middle, marker=".", label=row)
+        low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(sent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set(title=title, xlabel="MB sent, down and up", ylabel=f"{place} accuracy in percent")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata=UNDATED.get(kind))
+    plt.close(figure)
+    return drawn.getvalue()
+
+
+def _history(summary: Summary) -> Sequence[Mapping[str, Any]]:
+    if "history" not in summary:
+        raise SettingError(f"a curve needs results that tell how they came about, got {summary['algorithm']} kept without that")
+    history: Sequence[Mapping[str, Any]] = summary["history"]
+    return history
