@@ -7,7 +7,6 @@ max-F1 of telling novel samples from familiar ones: an unseen digit, permuted la
 mirrored.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +17,11 @@ from rich.table import Table
 
 from concordfl import Key
 from concordfl import config as configuration
-from concordfl.compare import cells, config_hash
+from concordfl.compare import cells, measured
 from concordfl.data import Arrays
-from concordfl.engine.files import write_atomically
 from concordfl.finished import FinishedRun
 from concordfl.metrics import novelty
-from concordfl.runner import make_federation, resume, run
+from concordfl.runner import make_federation
 from concordfl.scenarios import SHIFTS
 from concordfl.scoring import Scored, score_examples
 
@@ -47,14 +45,9 @@ def main() -> None:
 
 def _kept(name: str, method: str, overrides: list[str], rows: Callable[[str, FinishedRun], list[Row]]) -> list[Row]:
     """Rows of the table, from `experiments/results` if they are there."""
-    table = configuration.override(configuration.read_table(HERE / f"{name}.toml"), overrides)
-    settings = cells(table, [method], [0])[method, 0]
-    file = HERE.parent / "results" / f"{config_hash(settings)}-novelty.json"
-    if not file.exists():
-        folder = Path("runs") / f"{name}-{method}-{config_hash(settings)}"
-        (resume if (folder / "config.toml").exists() else lambda out: run(settings, out=out))(folder)
-        write_atomically(file, json.dumps(rows(method, FinishedRun.open(folder)), indent=1) + "\n")
-    found: list[Row] = json.loads(file.read_text())
+    file = HERE / f"{name}.toml"
+    table = configuration.override(configuration.read_table(file), overrides)
+    found: list[Row] = measured(file, cells(table, [method], [0])[method, 0], "novelty", lambda run: rows(method, run))
     return found
 
 

@@ -13,6 +13,7 @@ from .config import COMPARED, Config, name_of, override
 from .core import SettingError
 from .engine.files import write_atomically
 from .engine.records import to_json
+from .finished import FinishedRun
 
 WORTH_KEEPING = 5.0  # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
 
@@ -87,6 +88,24 @@ def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(kept, to_json(_small(summary, settings), indent=1) + "\n")
     return summaries
+
+
+def measured(file: Path, settings: Config, what: str, measure: Callable[[FinishedRun], Any]) -> Any:
+    """What `measure` finds in the finished run of `settings`, as JSON has it; computed once for a run file in `experiments`."""
+    name, results = config_hash(settings), results_folder(file)
+    kept = None if results is None else results / f"{name}-{what}.json"
+    if kept is None or not kept.exists():
+        folder = Path("runs") / f"{file.stem}-{name_of(settings.algorithm, ALGORITHMS)}-{name}"
+        if (folder / "config.toml").exists():
+            runner.resume(folder)
+        else:
+            runner.run(settings, out=folder)
+        found = to_json(measure(FinishedRun.open(folder)), indent=1)
+        if kept is None:
+            return json.loads(found)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, found + "\n")
+    return json.loads(kept.read_text())
 
 
 def results_folder(file: Path) -> Path | None:

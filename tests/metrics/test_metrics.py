@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from sklearn import metrics as sk
 
-from concordfl.metrics import agreement, novelty, score
+from concordfl.metrics import agreement, novelty, score, separation
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(2, 5), st.booleans())
@@ -53,3 +53,16 @@ def test_novelty_against_counting():
     ranks = np.array([((familiar >= cut).sum(), (novel >= cut).sum()) for cut in familiar])
     assert found.ap == pytest.approx((ranks[:, 0] / ranks.sum(1)).mean())
     assert novelty(np.ones(5), np.ones(5)).auroc == 0.5
+
+
+def test_separation_of_points_into_true_groups():
+    rng = np.random.default_rng(0)
+    truth = ["a"] * 20 + ["b"] * 20
+    apart = np.concatenate([rng.normal(size=(20, 3)), rng.normal(size=(20, 3)) + 1000])
+    assert separation(apart, truth) == pytest.approx((1, 1), abs=0.01)
+    mixed = separation(rng.normal(size=(40, 3)), truth)
+    assert abs(mixed.silhouette) < 0.1
+    assert abs(mixed.ari) < 0.1
+    # Two points each on a line: (b - a) / max by hand.
+    line = separation(np.array([[0.0], [1.0], [4.0], [5.0]]), [0, 0, 1, 1])
+    assert line.silhouette == pytest.approx((3.5 / 4.5 + 2.5 / 3.5) / 2)

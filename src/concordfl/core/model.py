@@ -9,6 +9,7 @@ layout, and so the bits, of every computation the same.
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -100,7 +101,7 @@ class Model:
         found = [prefix for prefix, part in self._train.named_modules() if isinstance(part, NORMALISATION)]
         return tuple(name for prefix in found for name in self._names_under(prefix))
 
-    @property
+    @cached_property
     def needs_pairs(self) -> bool:
         """Whether training needs batches of two or more examples, as batch normalisation does."""
         return any(isinstance(part, _BatchNorm) for part in self._train.modules())
