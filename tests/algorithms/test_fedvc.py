@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from torch import nn
@@ -11,7 +12,7 @@ from torch import nn
 import toys
 from concordfl import SettingError, Training
 from concordfl.algorithms import FedAvg, FedVC, FedVCsg
-from concordfl.algorithms.fedvc import expressed
+from concordfl.algorithms.fedvc import expressed, mapped
 from concordfl.core import Batch, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -149,7 +150,24 @@ def test_records_show_what_a_client_is_about():
     assert shown["typical"]["samples"].shape == shown["typical"]["expressed"].shape == (4, 3)
     assert float(shown["weights"].sum()) == pytest.approx(1, abs=1e-4)
     assert shown["estimates"].shape == (20, 10)
+    assert shown["map"].shape == (20, 2)
     assert (shown["typical"]["expressed"].diff(dim=1) <= 0).all()
+    server = made.records[-1]["server"]
+    assert server["concepts"].shape == (4, 10)
+    assert server["map"].shape == (4, 2)
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(10, 10), (3, 6), (2, 1), (1, 4)])
+def test_the_map_is_the_concepts_plane_of_largest_spread(count, dimensions):
+    concepts, points = torch.randn(count, dimensions), torch.randn(7, dimensions)
+    flat, own = mapped(points, concepts).numpy(), mapped(concepts, concepts).numpy()
+    kept = min(2, count, dimensions)
+    assert np.isfinite(flat).all()
+    assert (flat[:, kept:] == 0).all()
+    if count > 1:
+        plane = PCA(kept).fit(concepts.numpy())
+        for ours, theirs in ((flat, plane.transform(points.numpy())), (own, plane.transform(concepts.numpy()))):
+            assert np.allclose(np.abs(ours[:, :kept]), np.abs(theirs), atol=1e-4)
 
 
 def test_models_that_have_no_place_for_concepts():

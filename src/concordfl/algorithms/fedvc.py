@@ -145,19 +145,33 @@ class FedVC(Algorithm):
         s = self._express(client, state["v"], message, client.examples)
         typical = s.topk(min(SHOWN, client.size), dim=0)
         shown = client.random("map").permutation(client.size)[:MAPPED]
+        estimates = s[shown].float() @ message[CONCEPTS]
         return {
             "group": int(state["v"].argmax()),
             "weights": state["v"],
             "preference": _preference(state["v"], message[CONCEPTS]),
             "typical": {"samples": typical.indices.T, "expressed": typical.values.T},
-            "estimates": s[shown].float() @ message[CONCEPTS],
+            "estimates": estimates,
+            "map": mapped(estimates, message[CONCEPTS]),
         }
+
+    def describe(self, server: Params) -> dict[str, Any]:
+        return {CONCEPTS: server[CONCEPTS], "map": mapped(server[CONCEPTS], server[CONCEPTS])}
 
 
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
     """(N, M) s ∝ v exp(-ι ‖z - c‖²), in log space (1)."""
     distances = (z[:, None] - concepts).square().sum(2)
     return (v.clamp_min(mixture.FLOOR).log().to(z) - similarity * distances).softmax(1)
+
+
+def mapped(points: Tensor, concepts: Tensor) -> Tensor:
+    """(N, 2) points of the concepts' space in the plane in which the concepts lie farthest apart."""
+    middle = concepts.double().mean(0)
+    axes = torch.linalg.svd(concepts.double() - middle, full_matrices=False).Vh[:2]
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    flat = (points.double() - middle) @ (axes * largest.sign()).T  # an axis has no sign of its own
+    return F.pad(flat, (0, 2 - flat.shape[1])).float()
 
 
 def _preference(v: Tensor, concepts: Tensor) -> Tensor:
