@@ -59,13 +59,17 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
 def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
     """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ± standard deviation over clients."""
     table = Table(title=title, title_justify="left")
+    table.add_column("clients", no_wrap=True)
     table.add_column("method", no_wrap=True)
-    columns = [(place, metric) for place in ("local", "global") for metric in ("accuracy", "auc", "f1")]
-    for place, metric in columns:
-        table.add_column(f"{place} {metric if metric == 'accuracy' else metric.upper()}", justify="right")
-    for method, summaries in runs.items():
-        finals = [summary["final"] for summary in summaries]
-        table.add_row(method, *(_over_clients(finals, f"{place}_{metric}") for place, metric in columns))
+    for name in ("accuracy", "AUC", "F1"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for place, clients in (("local", "participants"), ("global", "held out")):
+        for method, summaries in runs.items():
+            finals = [summary["final"] for summary in summaries]
+            table.add_row(
+                clients, method, *(_over_clients(finals, f"{place}_{metric}") for metric in ("accuracy", "auc", "f1"))
+            )
+        table.add_section()
     return table
 
 
