@@ -30,6 +30,7 @@ from ..core import (
     Task,
     Training,
     Tree,
+    batches_per_epoch,
     client_step,
     clustering,
     encoder_and_head,
@@ -278,7 +279,7 @@ def _from_bias(cohort: Cohort, start: Params, params: Params, size: int) -> np.n
     """D.10: how the last layer's bias has moved, per step."""
     training: Training = cohort.training
     before, after = (_head_of(values, cohort)["bias"].double() for values in (start, params))
-    steps = training.epochs * -(-size // training.batch_size)
+    steps = training.epochs * batches_per_epoch(size, training.batch_size, cohort.task.model)
     moved = (after - before) / (steps * training.rate(cohort.round))
     shares = (before.softmax(-1) + moved).clamp_min(0)
     return (shares / shares.sum().clamp_min(1e-12)).numpy()

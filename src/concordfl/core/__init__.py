@@ -2,7 +2,7 @@
 
 from . import clustering, gaussian, mixture, tree
 from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
-from .client import Batch, Client, ClientId, Examples, ModelId, Scale, weighted_loss
+from .client import Batch, Client, ClientId, Examples, ModelId, Scale, batches_per_epoch, weighted_loss
 from .cohort import Cohort, Replies
 from .errors import (
     CheckpointError,
@@ -54,6 +54,7 @@ __all__ = [
     "Tree",
     "Weighted",
     "WorkerError",
+    "batches_per_epoch",
     "client_step",
     "clustering",
     "encoder_and_head",

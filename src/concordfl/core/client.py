@@ -225,9 +225,7 @@ class Client:
         self, data: Examples, weight: Tensor | None, epochs: int | None, steps: int | None, purpose: str
     ) -> Iterator[Batch]:
         size, batch_size, device = len(data), self.training.batch_size, self.model.device
-        per_epoch = -(-size // batch_size)
-        if self.model.needs_pairs and size > 1 and size % batch_size == 1:
-            per_epoch -= 1  # a single example has no batch statistics: it joins the batch before it
+        per_epoch = batches_per_epoch(size, batch_size, self.model)
         if steps is None:
             steps = per_epoch * (self.training.epochs if epochs is None else epochs)
         for step in range(steps if size else 0):
@@ -240,6 +238,12 @@ class Client:
                 index = index.repeat(2)  # all there is: seen twice
             chosen = None if weight is None else weight.index_select(0, index).to(device)
             yield Batch(data.inputs(index).to(device), data.y.index_select(0, index).to(device), chosen, index)
+
+
+def batches_per_epoch(size: int, batch_size: int, model: Model) -> int:
+    """A single last example joins the batch before it where the model needs batch statistics, which it alone has not."""
+    alone = model.needs_pairs and size > 1 and size % batch_size == 1
+    return -(-size // batch_size) - int(alone)
 
 
 def weighted_loss(losses: Tensor, batch: Batch) -> Tensor:
