@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score
 
 import toys
-from concordfl import ClientStepError, DataError, Key, SettingError, Training, run
+from concordfl import Client, ClientStepError, DataError, Key, Model, SettingError, Training, run
 from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
 from concordfl.core import tree
 from concordfl.data import Arrays, Federation
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.plan import Plan
+from concordfl.models import make_builder
 from concordfl.scenarios import PARTITIONS, Scenario, build_federation
 
 CLASSES = 6
@@ -154,8 +155,12 @@ def test_counted_bytes_are_the_formula(method):
 
 
 def test_the_papers_schedule_costs_what_50_rounds_of_fedavg_cost():
-    w, h_weight, h_bias, k = 44_426, 840, 10, 5
-    ours = 2 * w * 31 + k * (w - h_weight - h_bias) + 2 * (k * h_weight + h_bias) * 173
+    """By the formula that the counted bytes equal: the method's default schedule on the paper's network."""
+    method, model = FedConcat(), Model(make_builder("lenet", (1, 28, 28), 10, {}))
+    w, h = model.num_parameters, sum(value.numel() for value in tree.subset(model.init(0), model.head_names).values())
+    assert (w, h) == (44_426, 850)
+    wide = method.clusters * (h - 10) + 10
+    ours = 2 * w * method.encoder_rounds + method.clusters * (w - h) + 2 * wide * method.head_rounds
     assert ours == pytest.approx(2 * w * 50, rel=0.01)
 
 
@@ -213,14 +218,28 @@ def test_a_head_from_the_clusters_sums_their_logits():
 
 
 def test_an_equal_average_of_heads():
-    data = skewed()
-    size, equal = (
-        play(FedConcat(clusters=2, encoder_rounds=1, head_rounds=1, head_average=how), data)[1].server
-        for how in ("size", "equal")
-    )
-    assert tree.equal(size["models"], equal["models"])
-    for name in ("weight", "bias"):  # all clients have 40 examples: the same but for rounding
-        assert torch.allclose(size["head"][name], equal["head"][name], atol=1e-6)
+    """By hand: the heads of three clients of unequal size, averaged by size and equally."""
+    rng = np.random.default_rng(0)
+    sizes = {"a": 10, "b": 20, "c": 70}
+
+    def draw(count):
+        return Arrays(rng.normal(size=(count, 5)).astype(np.float32), rng.integers(CLASSES, size=count))
+
+    data = Federation.build({id: (draw(size), draw(0), draw(4)) for id, size in sizes.items()}, {}, CLASSES)
+    for how, weights in (("size", sizes), ("equal", dict.fromkeys(sizes, 1))):
+        method = FedConcat(clusters=1, encoder_rounds=1, head_rounds=1, head_average=how)
+        made, progress = play(method, data)
+        start = method._first_head(progress.server["models"], made._assemble(made.turns[2], progress))
+        expected = {name: torch.zeros_like(value) for name, value in start.items()}
+        for id, weight in weights.items():
+            published = {"published": lambda name, p=progress: tree.unpack(p.publications.data[name])}
+            client = Client(id, data.splits(id).train, num_classes=CLASSES, model=made.model, training=made.training,
+                            seed=0, round=0, **published)  # fmt: skip
+            _, reply = method.train_on_features(client, {}, start)
+            for name, value in reply.mean().items():
+                expected[name] += value * weight / sum(weights.values())
+        for name, value in expected.items():
+            assert torch.allclose(progress.server["head"][name], value, atol=1e-6)
 
 
 def test_it_beats_fedavg_where_labels_are_skewed():
@@ -291,14 +310,16 @@ def test_models_that_cannot_be_concatenated():
         FedConcat().network(torch.nn.Sequential(), 2)
 
 
+@pytest.mark.parametrize("cohort", [1.0, 4])
 @pytest.mark.parametrize("strategy", ["ifca", "fesem", "fedsoft"])
-def test_encoders_of_other_clusterings(strategy):
+def test_encoders_of_other_clusterings(strategy, cohort):
     """The K models are those of the method itself, after as many rounds; then a head for all of them."""
     data = skewed()
     method = FedConcat(clusters=3, strategy=strategy, encoder_rounds=4, head_rounds=12)
-    made, progress = play(method, data)
+    made = toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000, cohort=cohort))
+    progress = made.run(made.start())
     rounds = 3 if strategy == "fesem" else 4  # FeSEM has a first round beside the run's
-    plain = toys.experiment(method._inner(), data, plan=Plan(rounds=rounds, evaluate_every=1000))
+    plain = toys.experiment(method._inner(), data, plan=Plan(rounds=rounds, evaluate_every=1000, cohort=cohort))
     alone = plain.run(plain.start())
     assert tree.equal(progress.server["models"], method._inner().shared_models(alone.server))
     assert progress.server["head"]["weight"].shape == (CLASSES, 8 * len(progress.server["models"]))
@@ -333,6 +354,37 @@ def test_settings_that_would_be_ignored():
         FedConcat(infer="model", epsilon=1.0)
     with pytest.raises(SettingError, match="infer must be"):
         FedConcatID(infer="labels")
+    with pytest.raises(SettingError, match="restart is for labels that are inferred"):
+        FedConcat(restart=True)
+    with pytest.raises(SettingError, match="infer is for strategy = 'kmeans', got 'model' with 'ifca'"):
+        FedConcat(strategy="ifca", infer="model")
+    with pytest.raises(SettingError, match="balanced is for strategy = 'kmeans', got True with 'fesem'"):
+        FedConcat(strategy="fesem", balanced=True)
+
+
+def test_a_restart_throws_the_round_that_infers_labels_away():
+    """Then one cluster is FedAvg of as many rounds as the encoders have; else that round is the first of them."""
+    data = skewed()
+    for restart in (True, False):
+        method = FedConcatID(clusters=1, encoder_rounds=3, head_rounds=1, random_inputs=20, restart=restart)
+        stages = {stage.name: stage.rounds for stage in method.stages()}
+        assert stages["encoders"] == (3 if restart else 2)
+        plain = toys.experiment(FedAvg(), data, plan=Plan(rounds=3, evaluate_every=1000))
+        assert tree.equal(play(method, data)[1].server["models"][0], plain.run(plain.start()).server)
+
+
+def test_a_stage_that_training_builds_on_is_asked_again():
+    """Nobody is left out for good because all were lost at once."""
+    method = FedConcat(clusters=2, encoder_rounds=3, head_rounds=2)
+    found = []
+    for seed in range(12):
+        plan = Plan(rounds=1, dropout=0.7, evaluate_every=1, seed=seed)
+        made = toys.experiment(method, skewed(clients=2), plan=plan)
+        progress = made.start()
+        made.play(made.turns[0], progress)
+        found.append(len(progress.server["members"]))
+    assert min(found) >= 1
+    assert len(set(found)) == 2  # some lose one of the two
 
 
 def test_one_cluster_is_saved_as_the_plain_network():

@@ -28,6 +28,15 @@ def test_the_elbow_is_the_planted_number(groups):
     assert clustering.elbow(planted(groups, 6)[0], KEY) == groups
 
 
+@pytest.mark.parametrize("groups", [3, 4, 5, 6])
+def test_the_elbow_of_clients_that_are_exactly_alike(groups):
+    assert clustering.elbow(np.repeat(np.eye(groups), 4, axis=0), KEY) == groups
+
+
+def test_as_many_groups_as_points_are_one_each():
+    assert clustering.kmeans(np.array([[0.0], [0.0], [1.0]]), 3, KEY).tolist() == [0, 1, 2]
+
+
 def test_the_elbow_of_little():
     assert clustering.elbow(np.zeros((5, 3)), KEY) == 1
     assert clustering.elbow(np.eye(2), KEY) == 2
@@ -42,7 +51,7 @@ def test_groups_are_numbered_by_their_first_member():
 
 
 def test_fewer_points_than_groups():
-    assert sorted(set(clustering.kmeans(np.eye(3)[[0, 1, 1]], 5, KEY).tolist())) == [0, 1]
+    assert sorted(set(clustering.kmeans(np.eye(3)[[0, 1, 1, 0]], 3, KEY).tolist())) == [0, 1]
 
 
 @settings(max_examples=30, deadline=None)

@@ -74,8 +74,18 @@ class FedConcat(Algorithm):
             raise SettingError(
                 f"epsilon is for label shares that clients tell, got infer = {self.infer!r}, strategy = {self.strategy!r}"
             )
-        if self.strategy != "kmeans" and self.clusters == "elbow":
+        if self.restart and self.infer == "labels":
+            raise SettingError("restart is for labels that are inferred from a round of training, got infer = 'labels'")
+        if self.strategy != "kmeans":
+            self._check_strategy()
+
+    def _check_strategy(self) -> None:
+        """Other clusterings know nothing of labels."""
+        if self.clusters == "elbow":
             raise SettingError(f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'")
+        for name, ours in (("infer", self.infer != "labels"), ("balanced", self.balanced)):
+            if ours:
+                raise SettingError(f"{name} is for strategy = 'kmeans', got {getattr(self, name)!r} with {self.strategy!r}")
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         _, head = encoder_and_head(module, "fedconcat")
@@ -92,7 +102,9 @@ class FedConcat(Algorithm):
         if self.strategy != "kmeans":
             rounds = self.encoder_rounds - 1
             encoders = [
-                Stage("first", self.train_by_strategy, rounds=1, everyone=True, prepares=True, required=False),
+                Stage(
+                    "first", self.train_by_strategy, rounds=1, everyone=self.strategy == "fesem", prepares=True, required=False
+                ),
                 Stage("encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True),
             ]
         return (
@@ -155,8 +167,6 @@ class FedConcat(Algorithm):
 
     def train_encoders(self, server: Tree, cohort: Cohort) -> Tree:
         models, members = server["models"], server["members"]
-        if not members:  # nobody answered when groups were to be found
-            return self.cluster(server, cohort)
         total = cohort.sum(self.train, each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members})
         return {**server, "models": {k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models}}
 

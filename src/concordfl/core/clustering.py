@@ -14,18 +14,19 @@ MOST = 15  # groups that the elbow is looked for in
 
 
 def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
-    """(C,) the group of each of `points` (C, D); fewer than `count` groups where there are fewer distinct points."""
+    """(C,) the group of each of `points` (C, D): one each if there are no more points; else at most one per distinct point."""
+    if count >= len(points):
+        return np.arange(len(points))
     return _numbered(_fit(points, count, key)[0])
 
 
 def elbow(points: np.ndarray, key: Key, most: int = MOST) -> int:
     """The number of groups at which the curve of squared distances bends: farthest below the line between its ends."""
-    most = min(most, len(np.unique(points, axis=0)))
-    if most < 3:
-        return most
-    curve = np.array([_fit(points, count, key)[2] for count in range(1, most + 1)])
-    if curve[0] == 0:
-        return 1
+    most, distinct = min(most, len(points)), len(np.unique(points, axis=0))
+    if min(most, distinct) < 3:
+        return min(most, distinct)
+    # With as many groups as there are distinct points nothing is left: the curve goes on at 0.
+    curve = np.array([_fit(points, count, key)[2] if count < distinct else 0.0 for count in range(1, most + 1)])
     x, y = np.linspace(0, 1, most), curve / curve[0]
     line = y[0] + (y[-1] - y[0]) * x
     return int((line - y).argmax()) + 1

@@ -36,6 +36,9 @@ from .plan import Plan
 from .records import RunFolder
 from .traffic import Publications
 
+ATTEMPTS = 20  # to reach anybody in a stage that training builds on
+MANY = 1000  # more requests than a round makes
+
 
 class Turn(NamedTuple):
     """One round of the schedule: its stage, and the stage's own count of rounds."""
@@ -129,9 +132,7 @@ class Experiment:
             record = None
             ready = self.algorithm.ready(progress.server)
             if last and not ready:
-                raise ClientStepError(
-                    f"stage {turn.stage.name!r}, round {turn.round}: clients must answer once before training, got no answer"
-                )
+                raise self._unanswered(turn)
             if ready and (last or self._is_evaluated(turn)):
                 record = self._evaluate(turn, progress)
             progress.seconds += time.monotonic() - began
@@ -146,21 +147,35 @@ class Experiment:
         return not turn.stage.prepares and (turn.stage_round + 1) % self.plan.evaluate_every == 0
 
     def play(self, turn: Turn, progress: Progress) -> None:
-        """One round. Server state and client states come to count together, or, if nobody answered, not at all."""
-        cohort = self._assemble(turn, progress)
+        """One round. A stage that training builds on is asked again if nobody answered."""
+        needed = turn.stage.everyone and turn.stage.required
+        counts = any(self._play_once(turn, progress, attempt) for attempt in range(ATTEMPTS if needed else 1))
+        if needed and not counts:
+            raise self._unanswered(turn)
+        progress.round = turn.round
+
+    def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:
+        """Whether the round counts: server state and client states do together, or, if nobody answered, not at all."""
+        cohort = self._assemble(turn, progress, attempt)
         asked, published = set(cohort.ids), progress.publications.copy()
         try:
             server = turn.stage.play(progress.server, cohort)
         except NoReplies:
+            counts = False
             progress.states.discard()
             self._take_back(progress, published)
         else:
+            counts = True
             progress.server = tree.normal(server)
             progress.states.commit()
         if turn.stage.everyone:
             answered = set(cohort.ids)
             progress.absent = (progress.absent - answered) | (asked - answered if turn.stage.required else set())
-        progress.round = turn.round
+        return counts
+
+    def _unanswered(self, turn: Turn) -> ClientStepError:
+        rule = "clients must answer once before training, got no answer"
+        return ClientStepError(f"stage {turn.stage.name!r}, round {turn.round}: {rule}")
 
     def _take_back(self, progress: Progress, before: Publications) -> None:
         """What a void round has published does not count."""
@@ -169,7 +184,7 @@ class Experiment:
                 self.executor.publish(name, data)
         progress.publications = before
 
-    def _assemble(self, turn: Turn, progress: Progress) -> Cohort:
+    def _assemble(self, turn: Turn, progress: Progress, attempt: int = 0) -> Cohort:
         key = Key(self.plan.seed, "server", turn.stage.name, turn.stage_round)
         if turn.stage.everyone:
             ids = self.population
@@ -179,7 +194,7 @@ class Experiment:
         requests = itertools.count()
 
         def ask(request: Request) -> Answer:
-            return self._ask(request, turn, next(requests), progress)
+            return self._ask(request, turn, next(requests) + attempt * MANY, progress)
 
         def publish(name: str, published: Tree) -> None:
             data = tree.pack(published)
