@@ -78,6 +78,28 @@ def test_compare_reuses_what_is_finished(folder):
     assert len(list((folder / "cmp").iterdir())) == 4
 
 
+def test_compare_values_of_a_setting(folder):
+    command = ("compare", "run.toml", "--algorithms", "fedavg", "--vary", "training.lr=0.01,0.1", "--set", "run.rounds=2")
+    done = concordfl(folder, *command, "--over-clients", "--curve", "curve.svg")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if "lr = " in line and "│" in line]
+    names = ["fedavg, lr = 0.01", "fedavg, lr = 0.1"]
+    assert [[cell.strip() for cell in row[:2]] for row in rows] == [
+        [place, name] for place in ("participants", "held out") for name in names
+    ]
+    assert all("±" in row[2] for row in rows)
+    picture = (folder / "curve.svg").read_text()
+    assert "<svg" in picture
+    assert "Accuracy against bytes is in curve.svg" in done.stdout
+
+
+def test_a_method_without_labels_shows_its_progress(folder):
+    without = ("--set", "algorithm.name=fedgmm-unsupervised", "--set", "scenario.hold_out=0.25", "--set", "run.rounds=2")
+    done = concordfl(folder, "run", "run.toml", *without)
+    assert done.returncode == 0, done.stderr
+    assert "local -  global -" in done.stdout
+
+
 @pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "scenarios"])
 def test_list(folder, kind):
     done = concordfl(folder, "list", kind)
@@ -98,6 +120,18 @@ def test_list(folder, kind):
         (
             ("compare", "run.toml", "--algorithms", "fedaverage"),
             "concordfl: --algorithms must be known names, got 'fedaverage'",
+        ),
+        (
+            ("compare", "run.toml", "--algorithms", "fedavg", "--vary", "algorithm.mu=1,2"),
+            "concordfl: unknown key 'algorithm.mu'",
+        ),
+        (
+            ("compare", "run.toml", "--algorithms", "fedavg", "--curve", "nowhere/curve.svg"),
+            "concordfl: a picture must be a file in a folder that exists, got nowhere/curve.svg",
+        ),
+        (
+            ("compare", "run.toml", "--algorithms", "fedavg", "--out", "run.toml"),
+            "concordfl: the output folder must lie in a folder, got run.toml/fedavg-seed0",
         ),
         (("resume", "nowhere"), "concordfl: a run directory must hold config.toml, got nowhere without one"),
     ],

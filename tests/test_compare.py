@@ -25,6 +25,8 @@ def test_every_value_of_a_varied_setting_has_a_row():
     ]
     assert [cells["fedprox, mu = 0.5", 1].algorithm.mu, cells["fedprox, mu = 2", 2].algorithm.mu] == [0.5, 2]
     assert cells["fedprox, mu = 2", 2].run.seed == 2
+    lists = compare.varied(TABLE, "model.hidden=[8, 8], [4]", ["fedavg"], [0])
+    assert [settings.model.options["hidden"] for settings in lists.values()] == [[8, 8], [4]]
     others = compare.varied(TABLE, "compare.ditto.penalty=1,3", ["ditto"], [0])
     assert [settings.algorithm.penalty for settings in others.values()] == [1, 3]
 
@@ -36,6 +38,8 @@ def test_every_value_of_a_varied_setting_has_a_row():
         ("mu=1,2", r"--vary must be SECTION.KEY=VALUE,VALUE,..., got 'mu=1,2'"),
         ("algorithm.mu=1,-1", r"algorithm.mu must be >= 0, got -1"),
         ("algorithm.nu=1", r"unknown key 'algorithm.nu'"),
+        ("run.seed=1,2", r"--vary must not be about run.seed, which --seeds is for"),
+        ("compare.ditto.penalty=1,2", r"--vary must change one of the methods fedprox, got 'compare.ditto.penalty=1,2'"),
     ],
 )
 def test_a_wrong_variation_is_refused(vary, message):
@@ -57,6 +61,12 @@ def test_results_outlive_their_runs(tmp_path, monkeypatch):
     assert (last["bytes"]["down"], last["bytes"]["up"]) == (kept["bytes"]["down"], kept["bytes"]["up"])
     assert kept["history"][0]["bytes"]["up"] * 2 == kept["bytes"]["up"]  # half of the rounds
 
+    compare.require_history(cells, results)
     again = compare.compare(cells, tmp_path / "elsewhere", lambda _: nullcontext(ignore), results)
     assert not (tmp_path / "elsewhere").exists()
     assert again["fedprox"][0]["parameters_sha256"] == first["fedprox"][0]["parameters_sha256"]
+    del kept["history"]
+    file = results / f"{compare.config_hash(settings)}.json"
+    file.write_text(json.dumps(kept))
+    with pytest.raises(SettingError, match=f"a curve needs results with a history, got {file} without"):
+        compare.require_history(cells, results)

@@ -24,6 +24,7 @@ from .data.datasets import DATASETS
 from .data.fetch import fetch
 from .engine.files import write_atomically
 from .engine.memory import keep_freed_memory
+from .engine.plan import Plan
 from .metrics import novelty
 from .models import MODELS
 from .preview import preview
@@ -120,13 +121,15 @@ def compare(
     for name in names:
         if name not in ALGORITHMS:
             raise SettingError(f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}")
-    first = configuration.Config.from_table({**table, "algorithm": {}}).run.seed
+    first = Plan.from_table(table.get("run", {}), "run").seed
     numbers = range(first, first + seeds)
     cells = comparison.varied(table, vary, names, numbers) if vary else comparison.cells(table, names, numbers)
+    results = comparison.results_folder(file)
     kind = curves.kind_of(curve) if curve is not None else None
+    if curve is not None:
+        comparison.require_history(cells, results)
     folder = out or Path("runs") / f"compare-{file.stem}"
     with _interruptible("the same command"):
-        results = comparison.results_folder(file)
         summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
     title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
     if over_clients:

@@ -44,15 +44,30 @@ def varied(table: Mapping[str, Any], vary: str, algorithms: Sequence[str], seeds
     path, equals, values = vary.partition("=")
     if not equals or "." not in path:
         raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {vary!r}")
-    chosen = [value.strip() for value in values.split(",")]
-    by_value = {value: cells(override(table, [f"{path}={value}"]), algorithms, seeds) for value in chosen}
+    if path.strip() == "run.seed":
+        raise SettingError(f"--vary must not be about run.seed, which --seeds is for, got {vary!r}")
+    by_value = {value: cells(override(table, [f"{path}={value}"]), algorithms, seeds) for value in _split(values)}
     found: Cells = {}
     for algorithm in algorithms:
         alike = len({config_hash(several[algorithm, seeds[0]]) for several in by_value.values()}) == 1
         for value, several in by_value.items():
             row = algorithm if alike else f"{algorithm}, {path.rpartition('.')[2].strip()} = {value}"
             found |= {(row, seed): several[algorithm, seed] for seed in seeds}
+    if len(by_value) > 1 and {row for row, _ in found} == set(algorithms):
+        raise SettingError(f"--vary must change one of the methods {', '.join(algorithms)}, got {vary!r}")
     return found
+
+
+def _split(values: str) -> list[str]:
+    """At commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in values:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def config_hash(settings: Config) -> str:
@@ -88,6 +103,14 @@ def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(kept, to_json(_small(summary, settings), indent=1) + "\n")
     return summaries
+
+
+def require_history(configs: Cells, results: Path | None) -> None:
+    """Refuse before any work if a kept result does not tell how it came about."""
+    for settings in configs.values():
+        kept = None if results is None else results / f"{config_hash(settings)}.json"
+        if kept is not None and kept.exists() and "history" not in json.loads(kept.read_text()):
+            raise SettingError(f"a curve needs results with a history, got {kept} without: remove it to compute it again")
 
 
 def measured(file: Path, settings: Config, what: str, measure: Callable[[FinishedRun], Any]) -> Any:

@@ -67,5 +67,5 @@ def _figures(event: Event) -> str:
     record = event.record or {}
     parts = [f"local {percent(record.get('local', {}).get('accuracy'))}"]
     if "global" in record:
-        parts.append(f"global {percent(record['global']['accuracy'])}")
+        parts.append(f"global {percent(record['global'].get('accuracy'))}")
     return "  ".join(parts)

@@ -26,11 +26,11 @@ def test_a_line_per_row_against_the_bytes_sent(monkeypatch):
 
     monkeypatch.setattr(matplotlib.axes.Axes, "plot", spy)
     runs = {
-        "fedavg": [summary((0.2, 1e6), (0.4, 2e6)), summary((0.4, 1e6), (0.6, 2e6))],
+        "fedavg": [summary((0.2, 1e6), (0.4, 2e6)), summary((0.4, 1e6), (0.6, 2e6), (0.8, 3e6))],
         "fedconcat": [summary((0.5, 3e6))],
     }
     picture = curves.accuracy_against_bytes("title", runs, "svg")
-    assert drawn["fedavg"] == ([2, 4], pytest.approx([30, 50]))
+    assert drawn["fedavg"] == ([2, 4, 6], pytest.approx([30, 50, 80]))  # a round that one seed alone has evaluated
     assert drawn["fedconcat"] == ([6], [50])
     assert picture.startswith(b"<?xml")
     assert len(re.findall(b"global accuracy", picture)) == 1
@@ -41,8 +41,11 @@ def test_a_line_per_row_against_the_bytes_sent(monkeypatch):
 def test_what_cannot_be_drawn_is_refused(monkeypatch):
     with pytest.raises(SettingError, match=r"a picture must be a file of kind svg, png, pdf, got curve.txt"):
         curves.kind_of(Path("curve.txt"))
-    with pytest.raises(SettingError, match=r"a curve needs results that tell how they came about, got fedavg kept without"):
-        curves.accuracy_against_bytes("title", {"fedavg": [{"algorithm": "fedavg", "final": {}}]}, "svg")
+    with pytest.raises(SettingError, match=r"a picture must be a file in a folder that exists, got nowhere/curve.svg"):
+        curves.kind_of(Path("nowhere/curve.svg"))
+    unlabelled = {"final": {}, "history": [{"round": 1, "bytes": {"down": 1, "up": 1}}]}
+    with pytest.raises(SettingError, match=r"a curve of accuracy needs methods that predict labels, got one that does not"):
+        curves.accuracy_against_bytes("title", {"fedgmm-unsupervised": [unlabelled]}, "svg")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match="pictures need matplotlib, got none: pip install"):
         curves.kind_of(Path("curve.svg"))

@@ -36,6 +36,8 @@ class RunFolder:
             raise CheckpointError(
                 f"the output folder must be new or empty, got {path}, which holds {what}: choose another{hint}"
             )
+        if (file := next((parent for parent in path.parents if parent.is_file()), None)) is not None:
+            raise CheckpointError(f"the output folder must lie in a folder, got {path}, where {file} is a file")
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         write_atomically(path / "config.toml", config)

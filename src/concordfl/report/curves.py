@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ def kind_of(file: Path) -> str:
     kind = file.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise SettingError(f"a picture must be a file of kind {', '.join(KINDS)}, got {file}")
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise SettingError(f"a picture must be a file in a folder that exists, got {file}")
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingError("pictures need matplotlib, got none: pip install 'concordfl[plot]'")
     return kind
@@ -39,7 +42,7 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     place = "global" if all("global_accuracy" in final for final in finals) else "local"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for row, summaries in runs.items():
-        milestones = list(zip(*(_history(summary) for summary in summaries), strict=True))
+        milestones = _milestones(summaries, f"{place}_accuracy")
         sent = [statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6 for several in milestones]
         reached = [[100 * one[f"{place}_accuracy"] for one in several] for several in milestones]
         middle, spread = [statistics.mean(values) for values in reached], [statistics.pstdev(values) for values in reached]
@@ -55,8 +58,11 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     return drawn.getvalue()
 
 
-def _history(summary: Summary) -> Sequence[Mapping[str, Any]]:
-    if "history" not in summary:
-        raise SettingError(f"a curve needs results that tell how they came about, got {summary['algorithm']} kept without that")
-    history: Sequence[Mapping[str, Any]] = summary["history"]
-    return history
+def _milestones(summaries: Sequence[Summary], figure: str) -> list[list[Mapping[str, Any]]]:
+    """Of every evaluated round, what each seed had come to by then."""
+    by_round: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for milestone in (one for summary in summaries for one in summary["history"]):
+        if milestone.get(figure) is None:
+            raise SettingError("a curve of accuracy needs methods that predict labels, got one that does not")
+        by_round[milestone["round"]].append(milestone)
+    return [by_round[round] for round in sorted(by_round)]
