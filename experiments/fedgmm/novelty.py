@@ -7,7 +7,6 @@ max-F1 of telling novel samples from familiar ones: an unseen digit, permuted la
 mirrored.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from concordfl import Key
 from concordfl import config as configuration
+from concordfl.cli import SetOption, script
 from concordfl.compare import cells, measured
 from concordfl.data import Arrays
 from concordfl.finished import FinishedRun
@@ -31,14 +31,13 @@ FALSE_ALARM = 0.05
 Row = list[str]
 
 
-def main() -> None:
-    overrides = [value for flag, value in zip(sys.argv[1::2], sys.argv[2::2], strict=True) if flag == "--set"]
+def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default and never changes it
     table = Table(title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left")
     for column in ("novel", "method", "score", "AUROC", "AP", "max-F1", "false alarms", "noticed"):
         table.add_column(column, justify="left" if column in ("novel", "method", "score") else "right")
     for name, rows in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
         for method in METHODS:
-            for row in _kept(name, method, overrides, rows):
+            for row in _kept(name, method, set, rows):
                 table.add_row(*row)
     Console(width=140).print(table)
 
@@ -99,4 +98,4 @@ def _row(names: list[str], seen: Scored, unseen: Scored, column: str) -> Row:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

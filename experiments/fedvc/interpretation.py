@@ -7,7 +7,6 @@ fall into their true groups, by FedVC's preferences p and by FedAvg's mean featu
 FedVC's estimates p̂ and by FedAvg's features. Silhouette and ARI are 1 where groups lie apart; chance has an ARI of 0.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from concordfl import config as configuration
 from concordfl.algorithms import FedAvg
+from concordfl.cli import SetOption, script
 from concordfl.compare import cells, measured
 from concordfl.engine.records import RunFolder
 from concordfl.finished import FinishedRun
@@ -28,8 +28,7 @@ METHODS = ("fedvc", "fedvc-sg", "fedavg")
 SAMPLES = 20  # of every client
 
 
-def main() -> None:
-    overrides = [value for flag, value in zip(sys.argv[1::2], sys.argv[2::2], strict=True) if flag == "--set"]
+def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default and never changes it
     table = Table(title="How clients and samples fall into the true groups, in percent", title_justify="left")
     columns = ("run file", "method", "clients: silhouette", "ARI", "samples: silhouette", "ARI")
     for place, column in enumerate(columns):
@@ -37,7 +36,7 @@ def main() -> None:
     for name in ("mnist_target", "digits_feature"):
         for method in METHODS:
             file = HERE / f"{name}.toml"
-            given = configuration.override(configuration.read_table(file), overrides)
+            given = configuration.override(configuration.read_table(file), set)
             found = measured(file, cells(given, [method], [0])[method, 0], "interpretation", _measure)
             table.add_row(name, method, *(f"{100 * found[level][figure]:.1f}" for level in found for figure in found[level]))
     Console(width=120).print(table)
@@ -74,4 +73,4 @@ def _features(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, n
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

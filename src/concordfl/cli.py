@@ -232,10 +232,22 @@ def data_get(name: Annotated[str, typer.Argument(help="A data set's name.", show
 
 
 def main() -> None:
-    """The entry point: an error that we expect is one line and exit code 2."""
+    """The entry point."""
     keep_freed_memory()
+    _speak(app)
+
+
+def script(command: Callable[..., None]) -> None:
+    """The entry point of a script that is not one of our commands: it gives options and errors as they do."""
+    own = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    own.command()(command)
+    _speak(own)
+
+
+def _speak(spoken: typer.Typer) -> None:
+    """An error that we expect is one line and exit code 2."""
     try:
-        status = app(standalone_mode=False)
+        status = spoken(standalone_mode=False)
     except ConcordError as error:
         errors.print(f"concordfl: {error}", highlight=False, markup=False, soft_wrap=True)
         status = 2

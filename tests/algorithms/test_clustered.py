@@ -122,6 +122,12 @@ def test_fesem_assigns_to_the_nearest_centre():
             for centre in before["centres"].values()
         ]
         assert after["members"][id] == int(np.argmin(distances))
+    # One whose trained weights are another cluster's centre moves there, and takes its weights along.
+    mover = cohort.ids[0]
+    other = next(k for k in before["centres"] if k != before["members"][mover])
+    planted = {**before, "centres": {**before["centres"], other: trained[mover]}}
+    moved = made.algorithm.round(planted, made._assemble(turn, progress))
+    assert moved["members"][mover] == other != before["members"][mover]
 
 
 def test_fedsoft_importance_is_the_share_of_examples_that_a_cluster_fits_best():

@@ -10,7 +10,7 @@ from sklearn.mixture import GaussianMixture
 from torch import nn
 
 import toys
-from concordfl import SettingError, Training
+from concordfl import Examples, SettingError, Training
 from concordfl.algorithms import FedAvg, FedVC, FedVCsg
 from concordfl.algorithms.fedvc import expressed, mapped
 from concordfl.core import Batch, tree
@@ -65,16 +65,27 @@ def test_concepts_are_the_means_of_what_expresses_them():
 
 def test_smoothing_keeps_a_part_of_the_old_average():
     data = toys.federation(clients=1, examples=16)
-    made = toys.experiment(FedVC(smoothing=0.5), data, training=Training(lr=1e-6, batch_size=8))
+    made = toys.experiment(FedVC(smoothing=0.2), data, training=Training(lr=1e-6, batch_size=8))
     server = made.model.init(0)
     client = toys.client(data.splits("client-0").train, made.model, Training(lr=1e-6, batch_size=8))
-    state, reply = FedVC(smoothing=0.5).train(client, FedVC().init_client(client, server), server)
+    state, reply = FedVC(smoothing=0.2).train(client, FedVC().init_client(client, server), server)
     batches = client.fold(lambda seen, batch: [*seen, batch], [])
-    kept = torch.zeros(10)
+    kept, placed = torch.zeros(10), torch.zeros(10, 10)
     for batch in batches:
         z = made.model.call(server, made.model.features(server, batch.x), part="projection")
-        kept = 0.5 * kept + 0.5 * expressed(z, server["concepts"], state["v"], 0.1).sum(0)
+        s = expressed(z, server["concepts"], state["v"], 0.1)
+        kept, placed = 0.2 * kept + 0.8 * s.sum(0), 0.2 * placed + 0.8 * s.T @ z
     assert torch.allclose(reply["sums"]["s"], kept, atol=1e-3)
+    assert torch.allclose(reply["sums"]["c"], placed, atol=1e-3)
+
+
+def test_a_new_client_without_examples_to_adapt_to():
+    made, progress = finished(FedVC())
+    some = made.federation.splits("client-0").train
+    client = toys.client(Examples(some.x[:0], some.y[:0]), made.model)
+    state = made.algorithm.adapt(client, made.algorithm.init_client(client, progress.server), progress.server, new=True)
+    assert torch.allclose(state["v"], torch.full((10,), 0.1, dtype=torch.float64))
+    assert made.algorithm.inspect(client, state, progress.server)["map"].shape == (0, 2)
 
 
 def test_a_concept_that_nobody_expresses_keeps_its_place(monkeypatch):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import toys
-from concordfl import SettingError, Training
-from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, PFedMe
+from concordfl import Client, SettingError, Training
+from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, FeSEM, PFedMe
 from concordfl.core import tree
 from concordfl.engine.plan import Plan
 
@@ -58,6 +58,7 @@ class Residual(nn.Module):
 def test_fedbn_finds_layers_inside_residual_branches():
     from concordfl import Model
 
+    assert Model(lambda: nn.Sequential(nn.Linear(5, 5), nn.RMSNorm(5))).normalisation_names == ("1.weight",)
     model = Model(lambda: Residual(5, 3))
     assert set(model.normalisation_names) == {"encoder.b.1.weight", "encoder.b.1.bias"}
 
@@ -98,16 +99,18 @@ def test_dittos_own_model_is_anchored_at_the_received_one():
 
 
 def test_fedrep_trains_the_head_then_the_body():
-    made, progress = finished(FedRep(head_epochs=2), rounds=1)
-    model, data = made.model, made.federation
+    made, progress = finished(FedRep(head_epochs=2, body_epochs=3), toys.federation(clients=1), rounds=1)
+    model, start = made.model, made.model.init(0)
     assert set(progress.server) == set(model.encoder_names)
-    start = model.init(0)
-    client = toys.client(data.splits("client-1").train, model)
-    client = type(client)("client-1", client.examples, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0)
+    train = made.federation.splits("client-0").train
+    client = Client("client-0", train, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0)
     with_head = client.fit(start, only=model.head_names, epochs=2, purpose="head")
     assert tree.equal(tree.subset(with_head, model.encoder_names), tree.subset(start, model.encoder_names))
-    state = tree.unpack(progress.states.get("client-1"))
+    state = tree.unpack(progress.states.get("client-0"))
     assert tree.equal(state["head"], tree.subset(with_head, model.head_names))
+    body = client.fit(with_head, only=model.encoder_names, epochs=3, purpose="body")  # under the new head
+    for name in model.encoder_names:
+        assert torch.allclose(progress.server[name], body[name], atol=1e-6)
 
 
 def test_feddual_has_a_private_encoder_beside_the_shared_one():
@@ -122,6 +125,25 @@ def test_feddual_has_a_private_encoder_beside_the_shared_one():
     assert not torch.equal(encoder, private)
     with pytest.raises(SettingError, match="feddual needs a model with an encoder and a linear head"):
         FedDual().network(nn.Sequential(), 3)
+    with pytest.raises(SettingError, match="feddual needs a model whose encoder has parameters, got one without"):
+        finished(FedDual(), network="linear")
+
+
+def test_a_new_client_of_feddual_fits_a_private_encoder():
+    made, progress = finished(FedDual())
+    client = toys.client(made.federation.splits("held-out").train, made.model)
+    state = made.algorithm.init_client(client, progress.server)
+    adapted = made.algorithm.adapt(client, state, progress.server, new=True)["private"]
+    losses = [client.losses({**progress.server, **private}).mean() for private in (state["private"], adapted)]
+    assert losses[1] < losses[0]
+
+
+def test_a_participant_of_fedbn_predicts_with_the_layers_it_has_trained():
+    made, progress = finished(FedBN(), network=OWN[0])
+    state = tree.unpack(progress.states.get("client-0"))
+    client = toys.client(made.federation.splits("client-0").train, made.model)
+    assert tree.equal(made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"])
+    assert not torch.equal(state["layers"]["encoder.1.weight"], made.model.init(0)["encoder.1.weight"])
 
 
 @pytest.mark.parametrize("penalty", [100.0, 10000.0])
@@ -145,16 +167,8 @@ def test_pfedme_mixes_at_the_server():
 
 def test_apfl_by_hand():
     """One full batch: v, w and α as the paper has them."""
-    data = toys.federation(clients=1, examples=12)
-    training = Training(lr=0.1, batch_size=100)
+    data, training, start, gradient = one_client()
     made, progress = finished(APFL(share=0.25), data, rounds=1, training=training, network="linear")
-    w0, x, y = made.model.init(0), data.splits("client-0").train.x, data.splits("client-0").train.y
-
-    def gradient(weight, bias):
-        error = (nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)
-        return error.T @ x, error.sum(0)
-
-    start = (w0["head.weight"], w0["head.bias"])
     grads = gradient(*start)  # v = w, so v̄ = w
     w = [value - 0.1 * grad for value, grad in zip(start, grads, strict=True)]
     v = [value - 0.1 * 0.25 * grad for value, grad in zip(start, grads, strict=True)]
@@ -183,23 +197,66 @@ def test_personal_models_have_statistics_of_their_own(method):
     assert made.records[-1]["local"]["accuracy"] > 0.4
 
 
-def test_ditto_by_hand():
-    """One full batch: the own model steps on its loss and towards the received one."""
-    data = toys.federation(clients=1, examples=12)
-    training = Training(lr=0.1, batch_size=100)
-    made, progress = finished(Ditto(penalty=2.0), data, rounds=2, training=training, network="linear")
-    x, y = data.splits("client-0").train.x, data.splits("client-0").train.y
+def softmax_gradient(x, y):
+    """Of the mean cross-entropy of a linear model, by its weight and bias."""
 
     def gradient(weight, bias):
-        return ((nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)).T @ x
+        error = (nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)
+        return error.T @ x, error.sum(0)
 
-    start = made.model.init(0)
-    w0, b0 = start["head.weight"], start["head.bias"]
-    bias = ((nn.functional.linear(x, w0, b0).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)).sum(0)
-    v1, w1 = w0 - 0.1 * gradient(w0, b0), w0 - 0.1 * gradient(w0, b0)  # at first both are the received one
-    b1 = b0 - 0.1 * bias
-    v2 = v1 - 0.1 * (gradient(v1, b1) + 2.0 * (v1 - w1))
-    assert torch.allclose(tree.unpack(progress.states.get("client-0"))["own"]["head.weight"], v2, atol=1e-6)
+    return gradient
+
+
+def one_client(epochs=1):
+    """A client of one full batch: its federation, how it is trained, the start, and the gradient by hand."""
+    data, training = toys.federation(clients=1, examples=12), Training(lr=0.1, batch_size=100, epochs=epochs)
+    start = toys.model_for(FedAvg(), data, "linear").init(0)
+    train = data.splits("client-0").train
+    return data, training, (start["head.weight"], start["head.bias"]), softmax_gradient(train.x, train.y)
+
+
+def pulled(values, gradient, rate, penalty, centre):
+    """A step on f + λ/2 ‖values - centre‖²."""
+    grads = gradient(*values)
+    return tuple(value - rate * (grad + penalty * (value - c)) for value, grad, c in zip(values, grads, centre, strict=True))
+
+
+def test_ditto_by_hand():
+    """Two full batches: from the second one on the own model is pulled to the received one."""
+    data, training, start, gradient = one_client(epochs=2)
+    _, progress = finished(Ditto(penalty=2.0), data, rounds=1, training=training, network="linear")
+    own = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
+    kept = tree.unpack(progress.states.get("client-0"))["own"]
+    assert torch.allclose(kept["head.weight"], own[0], atol=1e-6)
+    assert torch.allclose(kept["head.bias"], own[1], atol=1e-6)
+
+
+def test_pfedme_by_hand():
+    """Two inner steps on θ, then w moves towards it; the client keeps θ, and predicts with it."""
+    data, training, start, gradient = one_client()
+    method = PFedMe(penalty=3.0, inner_steps=2, inner_lr=0.05, outer_lr=0.2)
+    made, progress = finished(method, data, rounds=1, training=training, network="linear")
+    theta = pulled(pulled(start, gradient, 0.05, 3.0, start), gradient, 0.05, 3.0, start)
+    w = [value - 0.2 * 3.0 * (value - near) for value, near in zip(start, theta, strict=True)]
+    own = tree.unpack(progress.states.get("client-0"))["own"]
+    for place, name in enumerate(("head.weight", "head.bias")):
+        assert torch.allclose(own[name], theta[place], atol=1e-6)
+        assert torch.allclose(progress.server[name], w[place], atol=1e-6)
+    examples = data.splits("client-0").test
+    client = toys.client(examples, made.model)
+    predicted = method.predict(client, {"own": own}, progress.server, examples)
+    expected = nn.functional.linear(examples.x, *theta).softmax(1)
+    assert torch.allclose(predicted, expected.to(predicted.dtype), atol=1e-5)
+
+
+def test_fesem_by_hand():
+    """Two full batches with the pull to the centre."""
+    data, training, start, gradient = one_client(epochs=2)
+    made = toys.experiment(FeSEM(num_models=1, mu=2.0), data, training=training, network="linear")
+    centre = made.model.init(0)
+    _, reply = made.algorithm.train(toys.client(data.splits("client-0").train, made.model, training), {}, {0: centre})
+    trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
+    assert torch.allclose(reply.mean()["head.weight"], trained[0], atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():

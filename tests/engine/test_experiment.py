@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import toys
-from concordfl import CheckpointError, ClientStepError, SettingError, Stage, client_step
+from concordfl import CheckpointError, ClientStepError, SettingError, Stage, Training, client_step
 from concordfl.algorithms import FedAvg, FedAvgFineTuned, FedBN, Local
 from concordfl.core import tree
 from concordfl.core.random import Key
@@ -140,9 +140,19 @@ def test_a_reply_that_is_not_finite_is_refused_and_leaves_no_trace():
     assert set(visits.values()) == {((1 + 1) * 2 + 1) * 2}
 
 
+def test_a_private_model_that_has_diverged_is_noticed():
+    made = toys.experiment(Local(), training=Training(lr=1e6, batch_size=8))
+    with pytest.raises(
+        ClientStepError, match="every reply and state must be finite, got NaN or infinity from all of 6 clients"
+    ):
+        made.run(made.start())
+
+
 def test_when_every_reply_is_refused_the_run_says_so():
     training = toys.Training(lr=1e30, batch_size=8)
-    with pytest.raises(ClientStepError, match="every reply must be finite, got NaN or infinity from all of 6 clients"):
+    with pytest.raises(
+        ClientStepError, match="every reply and state must be finite, got NaN or infinity from all of 6 clients"
+    ):
         toys.result(toys.experiment(FedAvg(), training=training, plan=Plan(rounds=5)))
 
 

@@ -12,7 +12,21 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..core import About, Algorithm, Client, Cohort, Examples, Params, Task, Tree, client_step, encoder_and_head, tree, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Client,
+    Cohort,
+    Examples,
+    Params,
+    SettingError,
+    Task,
+    Tree,
+    client_step,
+    encoder_and_head,
+    tree,
+    weighted,
+)
 
 PRIVATE = "private."
 
@@ -23,6 +37,8 @@ class Dual(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.encoder, head = encoder_and_head(module, "feddual")
+        if not list(self.encoder.parameters()):
+            raise SettingError("feddual needs a model whose encoder has parameters, got one without")
         self.private = copy.deepcopy(self.encoder)
         for layer in self.private.modules():
             if callable(reset := getattr(layer, "reset_parameters", None)):

@@ -134,6 +134,8 @@ class FedVC(Algorithm):
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
         """A new client needs one pass for its preference; nothing is tuned."""
+        if not client.size:
+            return state
         v = self._express(client, state["v"], message, client.examples).mean(0)
         return {"v": v.clamp_min(SMALLEST)}
 

@@ -22,7 +22,7 @@ from .errors import SettingError
 from .random import Key
 
 Params = dict[str, Tensor]
-NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def unchanged(module: nn.Module) -> nn.Module:

@@ -223,8 +223,8 @@ class Experiment:
         outcome = self.executor.perform(job, progress.states)
         if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
             raise ClientStepError(
-                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply must be finite, got NaN or "
-                f"infinity from all of {len(outcome.refused)} clients: is the learning rate too high?"
+                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply and state must be finite, "
+                f"got NaN or infinity from all of {len(outcome.refused)} clients: is the learning rate too high?"
             )
         progress.refused += len(outcome.refused)
         progress.traffic.count(job, outcome)

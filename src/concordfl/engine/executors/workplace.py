@@ -37,7 +37,7 @@ class Workplace:
         try:
             after, reply = task.call(client, splits, before, message)
             reply = tree.normal(reply)
-            refused = task.refuse_non_finite and not tree.is_finite(reply)
+            refused = task.refuse_non_finite and not (tree.is_finite(reply) and tree.is_finite(after))
             packed = None if refused or (state is None and not after) else tree.pack(after)
             packed = None if packed == state else packed
         except Exception as error:
