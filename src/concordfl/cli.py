@@ -1,6 +1,7 @@
 """The command line."""
 
 import inspect
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -39,7 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-console = Console()
+# A pipe has no width: tables need not be broken there.
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 errors = Console(stderr=True)
 
 SetOption = Annotated[
