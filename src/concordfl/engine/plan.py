@@ -13,7 +13,7 @@ class Plan(Settings):
     cohort: Count | Share = 1.0  # clients per round: a whole number, or a share written with a point
     evaluate_every: Count = 5  # rounds; the last round is always evaluated
     select_on: Literal["validation", "training"] = "validation"  # picks the round reported beside the last one
-    tune_new: CountOrZero = 0  # epochs that a client that was not in training tunes a shared model for, before it is measured
+    tune_new: CountOrZero = 0  # epochs that new clients tune a shared model for (fedavg, fedprox, moon, fedrs, fedlc, fedbn)
     dropout: Fraction = 0.0  # chance that a client does not answer a request
     executor: Literal["auto", "serial", "processes"] = "auto"
     workers: Count | None = None  # for processes; by default one per core
