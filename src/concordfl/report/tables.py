@@ -41,7 +41,7 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
     grouped = any(summary.get("clusters") for summaries in runs.values() for summary in summaries)
     agreement = ["ARI"] if grouped else []  # of the groups a method finds with the true ones
     for name in ("local", "worst tenth", "global", *agreement, "down", "up", "time"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for method, summaries in runs.items():
         table.add_row(
             method,
