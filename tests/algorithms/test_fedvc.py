@@ -166,6 +166,21 @@ def test_records_show_what_a_client_is_about():
     server = made.records[-1]["server"]
     assert server["concepts"].shape == (4, 10)
     assert server["map"].shape == (4, 2)
+    assert 0 < server["apart"] < 10
+    assert FedVC(num_concepts=1).describe({"concepts": torch.zeros(1, 3)})["apart"] == 0
+
+
+def test_concepts_become_one_below_a_critical_similarity():
+    """EM with a fixed covariance I/(2ι) has one mode where 2ι times the largest variance of ẑ is below 1."""
+    rng = np.random.default_rng(0)
+    z = torch.tensor(np.concatenate([rng.normal(m, 0.1, size=(50, 2)) for m in (-1.0, 1.0)]))
+    critical = 1 / (2 * np.linalg.eigvalsh(np.cov(z.T.numpy(), bias=True))[-1])
+    for similarity, separate in ((0.8 * critical, False), (1.2 * critical, True)):
+        concepts, v = torch.tensor([[0.01, 0.0], [-0.01, 0.0]], dtype=torch.float64), torch.full((2,), 0.5)
+        for _ in range(500):
+            s = expressed(z, concepts, v, similarity)
+            concepts = (s.T @ z) / s.sum(0)[:, None]
+        assert (float(torch.pdist(concepts)) > 0.1) == separate
 
 
 @pytest.mark.parametrize(("count", "dimensions"), [(10, 10), (3, 6), (2, 1), (1, 4)])

@@ -158,7 +158,10 @@ class FedVC(Algorithm):
         }
 
     def describe(self, server: Params) -> dict[str, Any]:
-        return {CONCEPTS: server[CONCEPTS], "map": mapped(server[CONCEPTS], server[CONCEPTS])}
+        """Also the mean distance between concepts: near 0 they have become one, and `similarity` is too small for the network."""
+        concepts = server[CONCEPTS]
+        apart = torch.pdist(concepts).mean() if len(concepts) > 1 else torch.zeros(())
+        return {CONCEPTS: concepts, "map": mapped(concepts, concepts), "apart": float(apart)}
 
 
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
