@@ -158,7 +158,7 @@ class FedVC(Algorithm):
         }
 
     def describe(self, server: Params) -> dict[str, Any]:
-        """Also the mean distance between concepts: near 0 they have become one, and `similarity` is too small for the network."""
+        """Also how far concepts lie apart: near 0 they have become one, and `similarity` is too small for the network."""
         concepts = server[CONCEPTS]
         apart = torch.pdist(concepts).mean() if len(concepts) > 1 else torch.zeros(())
         return {CONCEPTS: concepts, "map": mapped(concepts, concepts), "apart": float(apart)}
