@@ -2,10 +2,12 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from concordfl import SettingError, compare
+from concordfl.config import Config
 from concordfl.engine.experiment import ignore
 
 TABLE = {
@@ -70,3 +72,15 @@ def test_results_outlive_their_runs(tmp_path, monkeypatch):
     file.write_text(json.dumps(kept))
     with pytest.raises(SettingError, match=f"a curve needs results with a history, got {file} without"):
         compare.require_history(cells, results)
+
+
+RESULTS = sorted((Path(__file__).parent.parent / "experiments" / "results").glob("*.json"))
+
+
+def test_kept_results_are_found_by_their_configuration():
+    """Whatever is added to the settings, a result must have the name under which `compare` looks for it."""
+    kept = {file.stem: json.loads(file.read_text()) for file in RESULTS}
+    found = {name: Config.from_table(result["config"]) for name, result in kept.items() if "config" in result}
+    assert len(found) > 100
+    assert {name for name, settings in found.items() if compare.config_hash(settings) != name} == set()
+    assert {name for name, settings in found.items() if settings.to_table() != kept[name]["config"]} == set()
