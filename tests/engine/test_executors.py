@@ -108,6 +108,25 @@ def test_remembered_clients_stay_with_their_worker():
     assert pool.take(1).ids == ("b",)
 
 
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(0, 1000))
+def test_remembered_clients_go_to_their_worker_in_whole_blocks(count, workers, seed):
+    """What was handed out as a block comes back as one, or as part of a larger one; nobody twice, nobody elsewhere."""
+    ids = tuple(f"{place:03d}" for place in range(count))
+    job, rng = Job(None, ids, None, None, True), np.random.default_rng(seed)
+    home, first = {}, []
+    pool = Pool(job, lambda id: 1, {}, workers)
+    while (block := pool.take(worker := int(rng.integers(workers)))) is not None:
+        first.append(block)
+        home |= dict.fromkeys(block.ids, worker)
+    again, pool = [], Pool(job, lambda id: 1, home, workers)
+    for worker in range(workers):
+        while (block := pool.take(worker)) is not None:
+            again.append(block)
+            assert {home[id] for id in block.ids} == {worker}
+    assert sorted(id for block in again for id in block.ids) == list(ids)
+    assert len(again) <= len(first)
+
+
 @pytest.mark.parametrize("algorithm", [FedAvg(), Local(), toys.Toy()], ids=["fedavg", "local", "toy"])
 def test_executors_agree_to_the_bit(algorithm):
     plan = Plan(rounds=3, cohort=5, evaluate_every=2, dropout=0.15)

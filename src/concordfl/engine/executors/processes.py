@@ -239,16 +239,13 @@ class Pool:
         self._home, self._workers = home, workers
         level = (len(ids) - 1).bit_length()
         self._blocks = [Block(level, 0, ids)]
-        if any(id in home for id in self._weight):
-            self._blocks = [Block(0, place, (id,)) for place, id in enumerate(ids)]
 
     def take(self, worker: int) -> Block | None:
         """The next block for a worker; None where nothing is left that it may do."""
         while own := [block for block in self._blocks if self._may(worker, block)]:
             block = max(own, key=self._weigh)
             self._blocks.remove(block)
-            left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
-            if block.level == 0 or self._weigh(block) * 2 * self._workers <= left:
+            if block.level == 0 or self._is_due(worker, block):
                 return block
             half = 2 ** (block.level - 1)
             self._blocks.append(Block(block.level - 1, 2 * block.place, block.ids[:half]))
@@ -260,7 +257,14 @@ class Pool:
         self._blocks.append(block)
 
     def _may(self, worker: int, block: Block) -> bool:
-        return block.level > 0 or block.ids[0] is None or self._home.get(block.ids[0], worker) == worker
+        """Whether there is something for the worker in a block."""
+        return any(id is None or self._home.get(id, worker) == worker for id in block.ids)
+
+    def _is_due(self, worker: int, block: Block) -> bool:
+        """Whether a block need not be split: it is the worker's alone, or anybody's and a small share of what is left."""
+        homes = {self._home.get(id) for id in block.ids if id is not None}
+        left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
+        return homes == {worker} or (homes <= {None} and self._weigh(block) * 2 * self._workers <= left)
 
     def _weigh(self, block: Block) -> int:
         return sum(self._weight.get(id, 0) for id in block.ids if id is not None)
