@@ -74,6 +74,25 @@ def test_results_outlive_their_runs(tmp_path, monkeypatch):
         compare.require_history(cells, results)
 
 
+def test_what_was_measured_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Config.from_table({key: value for key, value in TABLE.items() if key != "compare"})
+    calls = []
+
+    def measure(finished):
+        calls.append(finished.path)
+        return {"rounds": finished.summary["rounds"]}
+
+    elsewhere, file = tmp_path / "mine.toml", tmp_path / "experiments" / "mine.toml"
+    for expected in (1, 2):  # outside of `experiments` the run is kept, what was measured is not
+        assert compare.measured(elsewhere, settings, "rounds", measure) == {"rounds": 4}
+        assert len(calls) == expected
+    for _ in range(2):
+        assert compare.measured(file, settings, "rounds", measure) == {"rounds": 4}
+    assert len(calls) == 3
+    assert (tmp_path / "experiments" / "results" / f"{compare.config_hash(settings)}-rounds.json").exists()
+
+
 RESULTS = sorted((Path(__file__).parent.parent / "experiments" / "results").glob("*.json"))
 
 

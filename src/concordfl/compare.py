@@ -15,7 +15,7 @@ from .engine.files import write_atomically
 from .engine.records import to_json
 from .finished import FinishedRun
 
-WORTH_KEEPING = 5.0  # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
+WORTH_KEEPING = 10.0  # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
