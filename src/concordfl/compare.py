@@ -11,6 +11,7 @@ from . import runner
 from .algorithms import ALGORITHMS
 from .config import COMPARED, Config, name_of, override
 from .core import SettingError
+from .engine.experiment import ignore
 from .engine.files import write_atomically
 from .engine.records import to_json
 from .finished import FinishedRun
@@ -93,10 +94,7 @@ def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None
             continue
         folder = out / f"{name_of(settings.algorithm, ALGORITHMS)}-seed{seed}-{name}"
         with shown(f"{row}, seed {seed}") as observe:
-            if (folder / "config.toml").exists():
-                result = runner.resume(folder, observe=observe)
-            else:
-                result = runner.run(settings, out=folder, observe=observe)
+            result = _finish(settings, folder, observe)
         summary = {**result.summary, "history": [_milestone(record) for record in result.records]}
         summaries.setdefault(row, []).append(summary)
         if kept is not None and summary["seconds"]["total"] > WORTH_KEEPING:
@@ -119,16 +117,20 @@ def measured(file: Path, settings: Config, what: str, measure: Callable[[Finishe
     kept = None if results is None else results / f"{name}-{what}.json"
     if kept is None or not kept.exists():
         folder = Path("runs") / f"{file.stem}-{name_of(settings.algorithm, ALGORITHMS)}-{name}"
-        if (folder / "config.toml").exists():
-            runner.resume(folder)
-        else:
-            runner.run(settings, out=folder)
+        _finish(settings, folder)
         found = to_json(measure(FinishedRun.open(folder)), indent=1)
         if kept is None:
             return json.loads(found)
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, found + "\n")
     return json.loads(kept.read_text())
+
+
+def _finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
+    """The run in `folder`, begun or taken up again."""
+    if (folder / "config.toml").exists():
+        return runner.resume(folder, observe=observe)
+    return runner.run(settings, out=folder, observe=observe)
 
 
 def results_folder(file: Path) -> Path | None:
