@@ -43,8 +43,8 @@ def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default a
 
 
 def _measure(finished: FinishedRun) -> dict[str, Any]:
-    points = _features(finished) if isinstance(finished.settings.algorithm, FedAvg) else _preferences(finished)
-    clients, samples = points
+    look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
+    clients, samples = look(finished)
     groups = {id: finished.summary["groups"][id]["partition"] for id in clients}
     of_samples = [groups[id] for id in samples for _ in samples[id]]
     return {

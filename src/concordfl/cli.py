@@ -127,8 +127,8 @@ def compare(
     numbers = range(first, first + seeds)
     cells = comparison.varied(table, vary, names, numbers) if vary else comparison.cells(table, names, numbers)
     results = comparison.results_folder(file)
-    kind = curves.kind_of(curve) if curve is not None else None
     if curve is not None:
+        curves.kind_of(curve)  # refused before any work is done
         comparison.require_history(cells, results)
     folder = out or Path("runs") / f"compare-{file.stem}"
     with _interruptible("the same command"):
@@ -138,8 +138,8 @@ def compare(
         console.print(tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries))
     else:
         console.print(tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries))
-    if curve is not None and kind is not None:
-        write_atomically(curve, curves.accuracy_against_bytes(title, summaries, kind))
+    if curve is not None:
+        write_atomically(curve, curves.accuracy_against_bytes(title, summaries, curves.kind_of(curve)))
         console.print(f"Accuracy against bytes is in {curve}", highlight=False, soft_wrap=True)
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 

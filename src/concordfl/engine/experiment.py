@@ -191,10 +191,10 @@ class Experiment:
         else:
             present = [id for id in self.population if id not in progress.absent] or self.population
             ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round))
-        requests = itertools.count()
+        requests = itertools.count(attempt * MANY)
 
         def ask(request: Request) -> Answer:
-            return self._ask(request, turn, next(requests) + attempt * MANY, progress)
+            return self._ask(request, turn, next(requests), progress)
 
         def publish(name: str, published: Tree) -> None:
             data = tree.pack(published)
