@@ -1,4 +1,5 @@
-"""From command start to the end of the first round of `digits`, and where the time goes: `python benchmarks/first_round.py`.
+"""From command start to the end of the first round of `digits`, and where the time goes: `python
+benchmarks/first_round.py`.
 
 A fresh interpreter is started five times for each executor; medians are shown.
 """
@@ -29,7 +30,9 @@ choice = runner.choose_executor(settings, federation, model)
 mark("choose the executor")
 with runner._executor(choice, settings, federation, model) as executor:
     mark("start the executor")
-    experiment = Experiment(settings.algorithm, model, federation, settings.training, settings.run, executor)
+    experiment = Experiment(
+        settings.algorithm, model, federation, settings.training, settings.run, executor
+    )
     progress = experiment.start()
     experiment.play(experiment.turns[0], progress)
     mark("first round")
@@ -44,7 +47,9 @@ def main() -> None:
         for _ in range(5):
             before = time.time()
             code = CHILD.replace("EXECUTOR", repr(executor))
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            )
             start = before
             for name, at in json.loads(done.stdout):
                 phases.setdefault(name, []).append(at - start)

@@ -1,8 +1,10 @@
-"""Seconds per round of FedConcat's head stage against its encoder stage, without evaluation and checkpoints.
+"""Seconds per round of FedConcat's head stage against its encoder stage, without evaluation and
+checkpoints.
 
     python benchmarks/head_stage.py
 
-On Fashion-MNIST with two classes per client, two local epochs (experiments/fedconcat/fmnist_c2.toml).
+On Fashion-MNIST with two classes per client, two local epochs
+(experiments/fedconcat/fmnist_c2.toml).
 """
 
 from pathlib import Path
@@ -20,7 +22,10 @@ def main() -> None:
         del table[COMPARED]
         stages = run(table).summary["seconds"]["stages"]
         encoders, head = (1000 * stages[name]["steps_per_round"] for name in ("encoders", "head"))
-        print(f"{executor}: encoders {encoders:.0f} ms, head {head:.1f} ms a round: {encoders / head:.1f} times less")
+        print(
+            f"{executor}: encoders {encoders:.0f} ms, head {head:.1f} ms a round: "
+            f"{encoders / head:.1f} times less"
+        )
 
 
 if __name__ == "__main__":

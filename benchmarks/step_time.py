@@ -1,8 +1,9 @@
 """Step time beside a bare PyTorch loop: `python benchmarks/step_time.py`.
 
-FedAvg, 40 clients x 300 Fashion-MNIST images, lenet, batch 64, all clients every round, without evaluation. A bare
-channels-last loop in this process is the limit for `serial`; two such loops in two processes, half of the clients each, are the
-limit for `processes` with two workers. All four take turns in one run, and what counts are ratios, as machines are noisy.
+FedAvg, 40 clients x 300 Fashion-MNIST images, lenet, batch 64, all clients every round, without
+evaluation. A bare channels-last loop in this process is the limit for `serial`; two such loops in
+two processes, half of the clients each, are the limit for `processes` with two workers. All four
+take turns in one run, and what counts are ratios, as machines are noisy.
 """
 
 import argparse
@@ -41,7 +42,9 @@ class BareLoop:
 
     def __init__(self, clients: list[tuple[Tensor, Tensor]], seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.module = make_builder("lenet", (1, 28, 28), 10, {})().to(memory_format=torch.channels_last)
+        self.module = make_builder("lenet", (1, 28, 28), 10, {})().to(
+            memory_format=torch.channels_last
+        )
         self.clients = [(x.contiguous(memory_format=torch.channels_last), y) for x, y in clients]
         self.common = copy.deepcopy(self.module.state_dict())
 
@@ -103,10 +106,12 @@ class TwoBareLoops:
 def engine_rounds(
     settings: Config, federation: Federation, make: Callable[..., Executor]
 ) -> tuple[Callable[[], None], Executor]:
-    """A function that plays one more round of the real engine, evaluation and checkpoints left out."""
+    """A function that plays one more round of the real engine, without evaluation and files."""
     model = runner.make_model(settings, federation)
     executor = make(model, federation, settings.training, settings.run.seed)
-    experiment = Experiment(settings.algorithm, model, federation, settings.training, settings.run, executor)
+    experiment = Experiment(
+        settings.algorithm, model, federation, settings.training, settings.run, executor
+    )
     progress = experiment.start()
     turns = iter(experiment.turns)
     return lambda: experiment.play(next(turns), progress), executor
@@ -119,9 +124,16 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = Config.from_table(SETTINGS)
     federation = runner.make_federation(settings)
-    clients = [(part.inputs(), part.y.clone()) for part in (federation.splits(id).train for id in federation.participants)]
-    serial_round, _ = engine_rounds(settings, federation, lambda *materials: Serial(Workplace(*materials)))
-    processes_round, processes = engine_rounds(settings, federation, lambda *materials: Processes(*materials, workers=2))
+    clients = [
+        (part.inputs(), part.y.clone())
+        for part in (federation.splits(id).train for id in federation.participants)
+    ]
+    serial_round, _ = engine_rounds(
+        settings, federation, lambda *materials: Serial(Workplace(*materials))
+    )
+    processes_round, processes = engine_rounds(
+        settings, federation, lambda *materials: Processes(*materials, workers=2)
+    )
     two_bare = TwoBareLoops(clients)
     contestants = {
         "bare loop": BareLoop(clients).round,
@@ -140,7 +152,9 @@ def main() -> None:
     processes.close()
     median = {name: statistics.median(values) for name, values in seconds.items()}
     for name, value in median.items():
-        print(f"{name:22s} {1000 * value:7.1f} ms a round (fastest {1000 * min(seconds[name]):.1f})")
+        print(
+            f"{name:22s} {1000 * value:7.1f} ms a round (fastest {1000 * min(seconds[name]):.1f})"
+        )
     ratios = {
         "serial / bare": median["bare loop"] / median["serial"],
         "processes / two bare": median["two bare loops"] / median["processes, 2 workers"],

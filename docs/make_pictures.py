@@ -27,7 +27,9 @@ def demo(out: Path) -> None:
     summaries = compare.compare(cells, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
         console = Console(record=True, width=100, file=nowhere)
-        console.print(comparison_table("demo, 1 seed, accuracy after the last round in percent", summaries))
+        console.print(
+            comparison_table("demo, 1 seed, accuracy after the last round in percent", summaries)
+        )
     svg = console.export_svg(title="make demo")
     # The picture must not fetch a font from anywhere.
     (HERE / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
@@ -36,9 +38,16 @@ def demo(out: Path) -> None:
 def corruptions() -> None:
     """Every corruption at severities 1, 3 and 5, on a grey and a coloured image."""
     side, margin, label = 64, 4, 104
-    pictures = [DATASETS[name]().load(Key(0)).test.x[place] for name, place in (("fashion-mnist", 1), ("cifar10", 3))]
+    pictures = [
+        DATASETS[name]().load(Key(0)).test.x[place]
+        for name, place in (("fashion-mnist", 1), ("cifar10", 3))
+    ]
     columns = [(picture, severity) for picture in pictures for severity in (0, 1, 3, 5)]
-    sheet = Image.new("RGB", (label + len(columns) * (side + margin), (side + margin) * len(CORRUPTIONS) + 20), "white")
+    sheet = Image.new(
+        "RGB",
+        (label + len(columns) * (side + margin), (side + margin) * len(CORRUPTIONS) + 20),
+        "white",
+    )
     draw = ImageDraw.Draw(sheet)
     for column, (_, severity) in enumerate(columns):
         left = label + column * (side + margin)
@@ -47,9 +56,16 @@ def corruptions() -> None:
         top = 20 + row * (side + margin)
         draw.text((4, top + side // 2 - 6), name, fill="black")
         for column, (picture, severity) in enumerate(columns):
-            seen = corrupt(picture[None], name, severity, Key(name).numpy())[0] if severity else picture
+            seen = (
+                corrupt(picture[None], name, severity, Key(name).numpy())[0]
+                if severity
+                else picture
+            )
             image = Image.fromarray(seen[..., 0] if seen.shape[2] == 1 else seen)
-            sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (label + column * (side + margin), top))
+            sheet.paste(
+                image.resize((side, side), Image.Resampling.NEAREST),
+                (label + column * (side + margin), top),
+            )
     sheet.save(HERE / "corruptions.png", optimize=True)
 
 

@@ -1,4 +1,6 @@
-"""The configuration reference, from the settings' own types: `python docs/make_reference.py` writes docs/configuration.md."""
+"""The configuration reference, from the settings' own types: `python docs/make_reference.py` writes
+docs/configuration.md.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,12 +22,19 @@ from concordfl.scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 HEAD = """# Configuration reference
 
-A run is a TOML file with the sections below; every key may be left out. `--set section.key=value` overrides any of them.
-Unknown keys are refused with the nearest known one, bad values with the rule and the value. This page is generated from the
-settings' types by `python docs/make_reference.py`.
+A run is a TOML file with the sections below; every key may be left out.
+`--set section.key=value` overrides any of them. Unknown keys are refused with the nearest known
+one, bad values with the rule and the value. This page is generated from the settings' types by
+`python docs/make_reference.py`.
 """
 BOUNDS = {Ge: ">= {ge:g}", Gt: "> {gt:g}", Le: "<= {le:g}", Lt: "< {lt:g}"}
-WORDS = {int: "whole number", float: "number", str: "string", bool: "true or false", type(None): None}
+WORDS = {
+    int: "whole number",
+    float: "number",
+    str: "string",
+    bool: "true or false",
+    type(None): None,
+}
 
 
 def rule(hint: Any) -> str:
@@ -33,7 +42,9 @@ def rule(hint: Any) -> str:
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *marks = get_args(hint)
-        bounds = [BOUNDS[type(mark)].format(**vars_of(mark)) for mark in marks if type(mark) in BOUNDS]
+        bounds = [
+            BOUNDS[type(mark)].format(**vars_of(mark)) for mark in marks if type(mark) in BOUNDS
+        ]
         return " ".join([rule(inner), *bounds])
     if origin is Literal:
         return " / ".join(f"`{value}`" for value in get_args(hint))
@@ -51,15 +62,19 @@ def vars_of(mark: Any) -> dict[str, Any]:
 
 
 def comments(kind: type) -> dict[str, str]:
-    """The comment behind each field, of the class and those it builds on."""
+    """The comment behind each field or above it, of the class and those it builds on."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base in (object, Settings) or base.__module__ in ("abc", "builtins"):
             continue
+        above: list[str] = []
         for line in getsource(base).splitlines():
-            match = re.match(r"    (\w+): .*?#(?! noqa)\s*(.*)$", line)
-            if match:
+            if match := re.match(r"    (\w+): .*?#(?! noqa)\s*(.*)$", line):
                 found[match[1]] = match[2].removeprefix("type: ignore").strip()
+            elif above and (match := re.match(r"    (\w+): ", line)):
+                found[match[1]] = " ".join(above)
+            comment = re.match(r"    #(?! noqa)\s*(.*)$", line)
+            above = [*above, comment[1]] if comment else []
     return found
 
 
@@ -69,51 +84,97 @@ def default(field: Any) -> str:
         return "-"
     if isinstance(value, Settings):
         return type(value).__name__
-    return f"`{to_toml(value)!r}`".replace("'", '"').replace("True", "true").replace("False", "false")
+    return (
+        f"`{to_toml(value)!r}`".replace("'", '"').replace("True", "true").replace("False", "false")
+    )
 
 
 def rows(kind: type, skip: set[str]) -> Iterator[str]:
     hints, notes = get_type_hints(kind, include_extras=True), comments(kind)
     for field in fields(kind):
         if field.name not in skip:
-            yield f"| `{field.name}` | {rule(hints[field.name])} | {default(field)} | {notes.get(field.name, '')} |"
+            cells = (rule(hints[field.name]), default(field), notes.get(field.name, ""))
+            yield f"| `{field.name}` | {' | '.join(cells)} |"
 
 
 def table(kind: type, skip: set[str] = frozenset()) -> str:
     found = list(rows(kind, set(skip)))
-    return "\n".join(["| key | rule | default | |", "|---|---|---|---|", *found]) if found else "No further keys."
+    return (
+        "\n".join(["| key | rule | default | |", "|---|---|---|---|", *found])
+        if found
+        else "No further keys."
+    )
 
 
-def family(title: str, intro: str, registry: Mapping[str, Any], key: str, base: set[str] = frozenset()) -> Iterator[str]:
+def family(
+    title: str, intro: str, registry: Mapping[str, Any], key: str, base: set[str] = frozenset()
+) -> Iterator[str]:
     yield f"### {title}\n\n{intro}\n"
     for name, kind in sorted(registry.items()):
-        about = kind.about if hasattr(kind, "about") and isinstance(kind.about, str) else (getdoc(kind) or "").split("\n")[0]
+        about = (
+            kind.about
+            if hasattr(kind, "about") and isinstance(kind.about, str)
+            else (getdoc(kind) or "").split("\n")[0]
+        )
         yield f'#### `{key} = "{name}"`\n\n{about}\n\n{table(kind, base)}\n'
 
 
 def page() -> str:
     source = {field.name for field in fields(DATASETS["digits"])}
     shift = {"share", "share_of", "among", "from_round"}
-    parts = [HEAD, "## [run]\n", table(Plan), "\n## [data]\n", "For every data set:\n", table(DATASETS["digits"]), ""]
-    parts += family("Data sets", "`folder` and `table` are for your own data, see own-data.md.", DATASETS, "name", source)
+    parts = [
+        HEAD,
+        "## [run]\n",
+        table(Plan),
+        "\n## [data]\n",
+        "For every data set:\n",
+        table(DATASETS["digits"]),
+        "",
+    ]
+    parts += family(
+        "Data sets",
+        "`folder` and `table` are for your own data, see own-data.md.",
+        DATASETS,
+        "name",
+        source,
+    )
     parts += ["## [scenario]\n", table(Scenario), ""]
-    parts += [f"`name` takes a paper's mix of partition and shifts: {', '.join(f'`{name}`' for name in NAMED)}.\n"]
-    parts += family("Partitions", "`partition = { kind = ... }`: who gets which examples.", PARTITIONS, "kind")
-    parts += ["### Shifts\n\n`shifts = [{ kind = ... }, ...]`: how clients differ. For every shift:\n"]
+    parts += [
+        "`name` takes a paper's mix of partition and shifts: "
+        f"{', '.join(f'`{name}`' for name in NAMED)}.\n"
+    ]
+    parts += family(
+        "Partitions", "`partition = { kind = ... }`: who gets which examples.", PARTITIONS, "kind"
+    )
+    parts += [
+        "### Shifts\n\n`shifts = [{ kind = ... }, ...]`: how clients differ. For every shift:\n"
+    ]
     parts += ["\n".join(table(SHIFTS["invert"]).splitlines()), ""]
     parts += list(family("", "", SHIFTS, "kind", shift))[1:]
     parts += ["## [model]\n", "| name | |\n|---|---|"]
-    parts[-1] += "".join(f"\n| `{name}` | {(getdoc(model) or '').splitlines()[0]} |" for name, model in sorted(MODELS.items()))
+    parts[-1] += "".join(
+        f"\n| `{name}` | {' '.join((getdoc(model) or '').split())} |"
+        for name, model in sorted(MODELS.items())
+    )
     parts += [
-        "\n`name` may be your own, as `package.module:function`, see own-model.md. `hidden` (mlp) lists the widths of hidden"
+        "\n`name` may be your own, as `package.module:function`, see own-model.md. "
+        "`hidden` (mlp) lists the widths of hidden\nlayers; "
+        "`width_copies` puts so many encoders side by side under one head.\n"
     ]
-    parts += ["layers; `width_copies` puts so many encoders side by side under one head.\n"]
     parts += ["## [training]\n", table(Training), ""]
-    parts += family("Schedules", "`schedule = { kind = ... }`: the learning rate over rounds.", SCHEDULES, "kind")
+    parts += family(
+        "Schedules",
+        "`schedule = { kind = ... }`: the learning rate over rounds.",
+        SCHEDULES,
+        "kind",
+    )
     parts += ["## [algorithm]\n"]
     for name, kind in sorted(ALGORITHMS.items()):
         about = kind.about
-        parts.append(f'#### `name = "{name}"`\n\n{about.title} ({about.paper}). Travels: {about.travels}.\n\n{table(kind)}\n')
+        parts.append(
+            f'#### `name = "{name}"`\n\n{about.title} ({about.paper}). '
+            f"Travels: {about.travels}.\n\n{table(kind)}\n"
+        )
     return "\n".join(parts).rstrip() + "\n"
 
 

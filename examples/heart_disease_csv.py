@@ -1,4 +1,5 @@
-"""Writes the heart-disease data as a user would have them: a CSV file per hospital, and one table of all hospitals.
+"""Writes the heart-disease data as a user would have them: a CSV file per hospital, and one table
+of all hospitals.
 
 `python examples/heart_disease_csv.py` makes `hospitals/*.csv` and `all.csv` in the current folder.
 """
@@ -11,7 +12,21 @@ import numpy as np
 from concordfl import Key
 from concordfl.data.datasets import DATASETS
 
-FEATURES = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"]
+FEATURES = [
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+]
 
 
 def main() -> None:
@@ -22,13 +37,18 @@ def main() -> None:
     with open("all.csv", "w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["hospital", *FEATURES, "diagnosis"])
-        table.writerows([owner, *row, label] for owner, row, label in zip(data.owners, rows, labels, strict=True))
+        table.writerows(
+            [owner, *row, label]
+            for owner, row, label in zip(data.owners, rows, labels, strict=True)
+        )
     for hospital in np.unique(data.owners):
         with open(f"hospitals/{hospital}.csv", "w", newline="") as file:
             table = csv.writer(file)
             table.writerow([*FEATURES, "diagnosis"])
             own = data.owners == hospital
-            table.writerows([*row, label] for row, label, mine in zip(rows, labels, own, strict=True) if mine)
+            table.writerows(
+                [*row, label] for row, label, mine in zip(rows, labels, own, strict=True) if mine
+            )
         print(f"hospitals/{hospital}.csv: {own.sum()} patients")
 
 

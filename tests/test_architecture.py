@@ -12,7 +12,8 @@ ROOT = Path(concordfl.__file__).parent
 ALLOWED = {
     "core": set(),
     "metrics": set(),
-    "algorithms": {"core"},
+    "toolbox": {"core"},
+    "algorithms": {"core", "toolbox"},
     "models": {"core"},
     "data": {"core"},
     "scenarios": {"core", "data"},
@@ -20,7 +21,12 @@ ALLOWED = {
     "report": {"core", "engine.records"},
 }
 # A library -> the only places that may import it.
-RESERVED = {"flwr": ["engine/flower"], "ray": ["engine/executors/ray.py"], "plotly": ["report"], "matplotlib": ["report"]}
+RESERVED = {
+    "flwr": ["engine/flower"],
+    "ray": ["engine/executors/ray.py"],
+    "plotly": ["report"],
+    "matplotlib": ["report"],
+}
 
 
 def imports(path, root=ROOT):
@@ -77,7 +83,9 @@ def test_the_rule_would_notice(tmp_path):
 
 def test_public_names_are_what_is_importable():
     public = {
-        name for name, value in vars(concordfl).items() if not name.startswith("_") and not isinstance(value, types.ModuleType)
+        name
+        for name, value in vars(concordfl).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
     } | {"tree"}
     assert public == set(concordfl.__all__)
     assert concordfl.__all__ == sorted(concordfl.__all__)
@@ -89,4 +97,7 @@ def test_an_algorithm_can_be_deleted():
         if path.parent.name == "algorithms":
             continue
         for name in imports(path):
-            assert not name.startswith("concordfl.algorithms.") or name == "concordfl.algorithms.ALGORITHMS", (path, name)
+            assert (
+                not name.startswith("concordfl.algorithms.")
+                or name == "concordfl.algorithms.ALGORITHMS"
+            ), (path, name)

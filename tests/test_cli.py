@@ -41,12 +41,24 @@ def folder(tmp_path):
 
 def concordfl(folder, *arguments):
     command = [sys.executable, "-m", "concordfl", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
 
 
 def test_run_and_resume(folder):
     done = concordfl(
-        folder, "run", "run.toml", "--out", "out", "--seed", "3", "--set", "algorithm.name=fedprox", "--executor", "serial"
+        folder,
+        "run",
+        "run.toml",
+        "--out",
+        "out",
+        "--seed",
+        "3",
+        "--set",
+        "algorithm.name=fedprox",
+        "--executor",
+        "serial",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -64,25 +76,51 @@ def test_run_and_resume(folder):
 
 def test_the_default_folder_is_always_new(folder):
     for expected in ("runs/run-fedavg-seed0", "runs/run-fedavg-seed0-2"):
-        assert concordfl(folder, "run", "run.toml").stdout.splitlines()[-1] == f"Results are in {expected}"
+        assert (
+            concordfl(folder, "run", "run.toml").stdout.splitlines()[-1]
+            == f"Results are in {expected}"
+        )
 
 
 def test_compare_reuses_what_is_finished(folder):
-    command = ("compare", "run.toml", "--algorithms", "local,fedavg", "--seeds", "2", "--out", "cmp")
+    command = (
+        "compare",
+        "run.toml",
+        "--algorithms",
+        "local,fedavg",
+        "--seeds",
+        "2",
+        "--out",
+        "cmp",
+    )
     first = concordfl(folder, *command)
     assert first.returncode == 0, first.stderr
     assert "±" in first.stdout
     second = concordfl(folder, *command)
     assert "round" not in second.stdout.split("run, 2 seeds")[0]
-    assert second.stdout[second.stdout.index("run, 2 seeds") :] == first.stdout[first.stdout.index("run, 2 seeds") :]
+    assert (
+        second.stdout[second.stdout.index("run, 2 seeds") :]
+        == first.stdout[first.stdout.index("run, 2 seeds") :]
+    )
     assert len(list((folder / "cmp").iterdir())) == 4
 
 
 def test_compare_values_of_a_setting(folder):
-    command = ("compare", "run.toml", "--algorithms", "fedavg", "--vary", "training.lr=0.01,0.1", "--set", "run.rounds=2")
+    command = (
+        "compare",
+        "run.toml",
+        "--algorithms",
+        "fedavg",
+        "--vary",
+        "training.lr=0.01,0.1",
+        "--set",
+        "run.rounds=2",
+    )
     done = concordfl(folder, *command, "--over-clients", "--curve", "curve.svg")
     assert done.returncode == 0, done.stderr
-    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if "lr = " in line and "│" in line]
+    rows = [
+        line.split("│")[1:4] for line in done.stdout.splitlines() if "lr = " in line and "│" in line
+    ]
     names = ["fedavg, lr = 0.01", "fedavg, lr = 0.1"]
     assert [[cell.strip() for cell in row[:2]] for row in rows] == [
         [place, name] for place in ("participants", "held out") for name in names
@@ -94,7 +132,14 @@ def test_compare_values_of_a_setting(folder):
 
 
 def test_a_method_without_labels_shows_its_progress(folder):
-    without = ("--set", "algorithm.name=fedgmm-unsupervised", "--set", "scenario.hold_out=0.25", "--set", "run.rounds=2")
+    without = (
+        "--set",
+        "algorithm.name=fedgmm-unsupervised",
+        "--set",
+        "scenario.hold_out=0.25",
+        "--set",
+        "run.rounds=2",
+    )
     done = concordfl(folder, "run", "run.toml", *without)
     assert done.returncode == 0, done.stderr
     assert "local -  global -" in done.stdout
@@ -104,18 +149,30 @@ def test_a_method_without_labels_shows_its_progress(folder):
 def test_list(folder, kind):
     done = concordfl(folder, "list", kind)
     assert done.returncode == 0
-    assert {"algorithms": "fedavg-ft", "datasets": "digits", "models": "lenet", "scenarios": "shift label-map"}[
-        kind
-    ] in done.stdout
+    assert {
+        "algorithms": "fedavg-ft",
+        "datasets": "digits",
+        "models": "lenet",
+        "scenarios": "shift label-map",
+    }[kind] in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("run", "none.toml"), "concordfl: the run file must exist, got none.toml"),
-        (("run", "run.toml", "--set", "training.lr=-1"), "concordfl: training.lr must be > 0, got -1"),
-        (("run", "run.toml", "--set", "scenario.clients=301"), "concordfl: scenario.clients must be <= 300"),
-        (("run", "run.toml", "--set", "run.cohort=5"), "concordfl: run.cohort must be <= 4, the number of clients, got 5"),
+        (
+            ("run", "run.toml", "--set", "training.lr=-1"),
+            "concordfl: training.lr must be > 0, got -1",
+        ),
+        (
+            ("run", "run.toml", "--set", "scenario.clients=301"),
+            "concordfl: scenario.clients must be <= 300",
+        ),
+        (
+            ("run", "run.toml", "--set", "run.cohort=5"),
+            "concordfl: run.cohort must be <= 4, the number of clients, got 5",
+        ),
         (("run", "run.toml", "--executor", "cloud"), "concordfl: run.executor must be one of"),
         (
             ("compare", "run.toml", "--algorithms", "fedaverage"),
@@ -133,7 +190,10 @@ def test_list(folder, kind):
             ("compare", "run.toml", "--algorithms", "fedavg", "--out", "run.toml"),
             "concordfl: the output folder must lie in a folder, got run.toml/fedavg-seed0",
         ),
-        (("resume", "nowhere"), "concordfl: a run directory must hold config.toml, got nowhere without one"),
+        (
+            ("resume", "nowhere"),
+            "concordfl: a run directory must hold config.toml, got nowhere without one",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, message):
@@ -172,7 +232,12 @@ def test_ctrl_c_stops_and_resume_goes_on(folder):
         "out",
     ]
     with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -181,14 +246,28 @@ def test_ctrl_c_stops_and_resume_goes_on(folder):
     assert errors == "concordfl: stopped; `concordfl resume out` goes on from the last checkpoint\n"
     assert not (folder / "out/summary.json").exists()
     assert concordfl(folder, "resume", "out").returncode == 0
-    assert (folder / "out/models/final.safetensors").read_bytes() == (folder / "straight/models/final.safetensors").read_bytes()
+    assert (folder / "out/models/final.safetensors").read_bytes() == (
+        folder / "straight/models/final.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_progress_bar_on_a_terminal(folder):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "concordfl", "run", "run.toml", "--set", "run.rounds=100", "--out", "out"]
-    with subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "concordfl",
+        "run",
+        "run.toml",
+        "--set",
+        "run.rounds=100",
+        "--out",
+        "out",
+    ]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as process:
         os.close(theirs)
         shown = b""
         deadline = time.monotonic() + 60
@@ -222,7 +301,9 @@ def test_dry_run_shows_what_would_be_run(folder):
     assert "mu = 0.01" in done.stdout
     assert "4 clients, 1 held out" in done.stdout
     assert "mlp: 4,810 parameters" in done.stdout
-    assert "stage 'train': 77.0 kB down and 77.0 kB up in a round" in done.stdout  # 4 clients x 4,810 x 4 bytes
+    assert (
+        "stage 'train': 77.0 kB down and 77.0 kB up in a round" in done.stdout
+    )  # 4 clients x 4,810 x 4 bytes
     assert not (folder / "runs").exists()
 
 
@@ -243,7 +324,12 @@ def test_dry_run_of_every_experiment(path):
 
 def test_adapt_lets_a_new_client_join(folder):
     for name in ("fedavg", "fedavg-ft", "local"):
-        assert concordfl(folder, "run", "run.toml", "--set", f"algorithm.name={name}", "--out", name).returncode == 0
+        assert (
+            concordfl(
+                folder, "run", "run.toml", "--set", f"algorithm.name={name}", "--out", name
+            ).returncode
+            == 0
+        )
     data = DATASETS["digits"]().load(Key(1))
     np.savez(folder / "clinic.npz", x=data.test.x, y=data.test.y)
     before = snapshot(folder / "fedavg-ft")
@@ -260,7 +346,10 @@ def test_adapt_lets_a_new_client_join(folder):
     assert set(after) - set(before) == {"adapted/clinic.json"}
     refused = concordfl(folder, "adapt", "local", "--data", "clinic.npz")
     assert refused.returncode == 2
-    assert "adapt needs a method that has a rule for new clients, got 'local': such methods are " in refused.stderr
+    assert (
+        "adapt needs a method that has a rule for new clients, got 'local': such methods are "
+        in refused.stderr
+    )
     np.savez(folder / "odd.npz", x=data.test.x[:, :4], y=data.test.y)
     assert (
         "examples must have the shape [1, 8, 8], got [1, 4, 8]"
@@ -274,7 +363,11 @@ def test_adapt_lets_a_new_client_join(folder):
 
 
 def snapshot(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_data_list_and_get(folder):
@@ -283,9 +376,14 @@ def test_data_list_and_get(folder):
     assert "digits" in listed.stdout
     refused = concordfl(folder, "data", "get", "digits")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("concordfl: the data set must have a home to fetch from, got 'digits'")
+    assert refused.stderr.startswith(
+        "concordfl: the data set must have a home to fetch from, got 'digits'"
+    )
     refused = concordfl(folder, "data", "get", "mnits")
-    assert refused.stderr == "concordfl: the data set must be a known name, got 'mnits': did you mean 'mnist'?\n"
+    assert (
+        refused.stderr
+        == "concordfl: the data set must be a known name, got 'mnits': did you mean 'mnist'?\n"
+    )
 
 
 CLIENT = "a,b,y\n1,2,0\n2,3,1\n3,4,0\n4,5,1\n5,6,0\n"
@@ -294,8 +392,16 @@ CLIENT = "a,b,y\n1,2,0\n2,3,1\n3,4,0\n4,5,1\n5,6,0\n"
 BAD_INPUT = {
     "unknown key": ({}, ["training.lrr=1"], "unknown key 'training.lrr': did you mean 'lr'?"),
     "negative learning rate": ({}, ["training.lr=-0.1"], "training.lr must be > 0, got -0.1"),
-    "string for a number": ({}, ["run.rounds=many"], "run.rounds must be a whole number, got 'many'"),
-    "missing data set": ({}, ["data.name=tiny-imagenet"], "data set 'tiny-imagenet' must be on this machine, got none"),
+    "string for a number": (
+        {},
+        ["run.rounds=many"],
+        "run.rounds must be a whole number, got 'many'",
+    ),
+    "missing data set": (
+        {},
+        ["data.name=tiny-imagenet"],
+        "data set 'tiny-imagenet' must be on this machine, got none",
+    ),
     "a client without examples": (
         {"own/a.csv": CLIENT, "own/b.csv": "a,b,y\n"},
         ["data.folder=own"],
@@ -321,7 +427,11 @@ BAD_INPUT = {
         ["scenario.clients=301"],
         "scenario.clients must be <= 300, the number of examples (300)",
     ),
-    "cohort share above 1": ({}, ["run.cohort=1.5"], "run.cohort must be a whole number or <= 1, got 1.5"),
+    "cohort share above 1": (
+        {},
+        ["run.cohort=1.5"],
+        "run.cohort must be a whole number or <= 1, got 1.5",
+    ),
     "batch size 0": ({}, ["training.batch_size=0"], "training.batch_size must be >= 1, got 0"),
     "model of another width": (
         {},
@@ -368,7 +478,9 @@ def test_a_damaged_checkpoint_is_said_in_one_line(folder):
     before = snapshot(folder / "out")
     done = concordfl(folder, "resume", "out")
     assert done.returncode == 2
-    assert done.stderr.startswith("concordfl: every checkpoint in out/checkpoint is damaged (manifest-00000004.json: ")
+    assert done.stderr.startswith(
+        "concordfl: every checkpoint in out/checkpoint is damaged (manifest-00000004.json: "
+    )
     assert len(done.stderr.splitlines()) == 1
     assert {name: data for name, data in snapshot(folder / "out").items() if name != ".lock"} == {
         name: data for name, data in before.items() if name != ".lock"

@@ -25,7 +25,10 @@ def test_every_value_of_a_varied_setting_has_a_row():
         *(("fedavg", seed) for seed in (1, 2)),
         *((f"fedprox, mu = {mu}", seed) for mu in ("0.5", "2") for seed in (1, 2)),
     ]
-    assert [cells["fedprox, mu = 0.5", 1].algorithm.mu, cells["fedprox, mu = 2", 2].algorithm.mu] == [0.5, 2]
+    assert [
+        cells["fedprox, mu = 0.5", 1].algorithm.mu,
+        cells["fedprox, mu = 2", 2].algorithm.mu,
+    ] == [0.5, 2]
     assert cells["fedprox, mu = 2", 2].run.seed == 2
     lists = compare.varied(TABLE, "model.hidden=[8, 8], [4]", ["fedavg"], [0])
     assert [settings.model.options["hidden"] for settings in lists.values()] == [[8, 8], [4]]
@@ -41,7 +44,10 @@ def test_every_value_of_a_varied_setting_has_a_row():
         ("algorithm.mu=1,-1", r"algorithm.mu must be >= 0, got -1"),
         ("algorithm.nu=1", r"unknown key 'algorithm.nu'"),
         ("run.seed=1,2", r"--vary must not be about run.seed, which --seeds is for"),
-        ("compare.ditto.penalty=1,2", r"--vary must change one of the methods fedprox, got 'compare.ditto.penalty=1,2'"),
+        (
+            "compare.ditto.penalty=1,2",
+            r"--vary must change one of the methods fedprox, got 'compare.ditto.penalty=1,2'",
+        ),
     ],
 )
 def test_a_wrong_variation_is_refused(vary, message):
@@ -60,7 +66,10 @@ def test_results_outlive_their_runs(tmp_path, monkeypatch):
     assert [milestone["round"] for milestone in kept["history"]] == [2, 4]
     last = kept["history"][-1]
     assert last["local_accuracy"] == kept["final"]["local_accuracy"]
-    assert (last["bytes"]["down"], last["bytes"]["up"]) == (kept["bytes"]["down"], kept["bytes"]["up"])
+    assert (last["bytes"]["down"], last["bytes"]["up"]) == (
+        kept["bytes"]["down"],
+        kept["bytes"]["up"],
+    )
     assert kept["history"][0]["bytes"]["up"] * 2 == kept["bytes"]["up"]  # half of the rounds
 
     compare.require_history(cells, results)
@@ -70,7 +79,9 @@ def test_results_outlive_their_runs(tmp_path, monkeypatch):
     del kept["history"]
     file = results / f"{compare.config_hash(settings)}.json"
     file.write_text(json.dumps(kept))
-    with pytest.raises(SettingError, match=f"a curve needs results with a history, got {file} without"):
+    with pytest.raises(
+        SettingError, match=f"a curve needs results with a history, got {file} without"
+    ):
         compare.require_history(cells, results)
 
 
@@ -90,16 +101,28 @@ def test_what_was_measured_is_kept(tmp_path, monkeypatch):
     for _ in range(2):
         assert compare.measured(file, settings, "rounds", measure) == {"rounds": 4}
     assert len(calls) == 3
-    assert (tmp_path / "experiments" / "results" / f"{compare.config_hash(settings)}-rounds.json").exists()
+    assert (
+        tmp_path / "experiments" / "results" / f"{compare.config_hash(settings)}-rounds.json"
+    ).exists()
 
 
 RESULTS = sorted((Path(__file__).parent.parent / "experiments" / "results").glob("*.json"))
 
 
 def test_kept_results_are_found_by_their_configuration():
-    """Whatever is added to the settings, a result must have the name under which `compare` looks for it."""
+    """Whatever is added to the settings, a result must have the name under which `compare` looks
+    for it.
+    """
     kept = {file.stem: json.loads(file.read_text()) for file in RESULTS}
-    found = {name: Config.from_table(result["config"]) for name, result in kept.items() if "config" in result}
+    found = {
+        name: Config.from_table(result["config"])
+        for name, result in kept.items()
+        if "config" in result
+    }
     assert len(found) > 100
-    assert {name for name, settings in found.items() if compare.config_hash(settings) != name} == set()
-    assert {name for name, settings in found.items() if settings.to_table() != kept[name]["config"]} == set()
+    assert {
+        name for name, settings in found.items() if compare.config_hash(settings) != name
+    } == set()
+    assert {
+        name for name, settings in found.items() if settings.to_table() != kept[name]["config"]
+    } == set()

@@ -16,7 +16,10 @@ def test_a_complete_table_comes_back_the_same():
     table = {
         "run": {"rounds": 3, "cohort": 0.5, "workers": 2},
         "data": {"name": "synthetic-mixture", "clients": 4, "limit": 100},
-        "scenario": {"partition": {"kind": "natural"}, "shifts": [{"kind": "label-map", "map": [1, 0], "share": 0.5}]},
+        "scenario": {
+            "partition": {"kind": "natural"},
+            "shifts": [{"kind": "label-map", "map": [1, 0], "share": 0.5}],
+        },
         "model": {"name": "mlp", "hidden": [3, 4]},
         "training": {"optimizer": "adam", "schedule": {"kind": "multi-step", "milestones": [2, 3]}},
         "algorithm": {"name": "fedprox", "mu": 0.5},
@@ -25,7 +28,11 @@ def test_a_complete_table_comes_back_the_same():
     assert Config.from_table(tomllib.loads(config.to_toml())) == config
     assert config.scenario.clients is None
     (shift,) = config.to_table()["scenario"]["shifts"]
-    assert {key: shift[key] for key in ("kind", "map", "share")} == {"kind": "label-map", "map": [1, 0], "share": 0.5}
+    assert {key: shift[key] for key in ("kind", "map", "share")} == {
+        "kind": "label-map",
+        "map": [1, 0],
+        "share": 0.5,
+    }
 
 
 def test_defaults_make_a_run():
@@ -42,15 +49,33 @@ def test_defaults_make_a_run():
         ({"run": {"cohort": 1.2}}, "run.cohort must be a whole number or <= 1, got 1.2"),
         ({"training": {"lr": -0.1}}, "training.lr must be > 0, got -0.1"),
         ({"training": {"batch_size": 0}}, "training.batch_size must be >= 1, got 0"),
-        ({"training": {"schedule": "step"}}, "training.schedule must be a table with a kind, got 'step'"),
-        ({"algorithm": {"name": "fedagv"}}, "algorithm.name must be a known name, got 'fedagv': did you mean 'fedavg'?"),
-        ({"algorithm": {"name": "fedprox", "muu": 1}}, "unknown key 'algorithm.muu': did you mean 'mu'?"),
+        (
+            {"training": {"schedule": "step"}},
+            "training.schedule must be a table with a kind, got 'step'",
+        ),
+        (
+            {"algorithm": {"name": "fedagv"}},
+            "algorithm.name must be a known name, got 'fedagv': did you mean 'fedavg'?",
+        ),
+        (
+            {"algorithm": {"name": "fedprox", "muu": 1}},
+            "unknown key 'algorithm.muu': did you mean 'mu'?",
+        ),
         ({"data": {"name": "mnits"}}, "data.name must be a known name, got 'mnits'"),
-        ({"scenario": {"partition": {"kind": "lda", "alpha": 0}}}, "scenario.partition.alpha must be > 0, got 0"),
-        ({"scenario": {"partition": "lda"}}, "scenario.partition must be a table with a kind, got 'lda'"),
+        (
+            {"scenario": {"partition": {"kind": "lda", "alpha": 0}}},
+            "scenario.partition.alpha must be > 0, got 0",
+        ),
+        (
+            {"scenario": {"partition": "lda"}},
+            "scenario.partition must be a table with a kind, got 'lda'",
+        ),
         ({"scenario": {"name": ["x"]}}, "scenario.name must be a known name, got ['x']"),
         ({"scenario": {"shifts": {"kind": "x"}}}, "scenario.shifts must be a list of tables"),
-        ({"scenario": {"shifts": [{"kind": "label-map", "share": 2}]}}, "scenario.shifts[0].share must be <= 1, got 2"),
+        (
+            {"scenario": {"shifts": [{"kind": "label-map", "share": 2}]}},
+            "scenario.shifts[0].share must be <= 1, got 2",
+        ),
     ],
 )
 def test_bad_tables_are_answered_in_one_line(table, message):
@@ -63,7 +88,13 @@ def test_bad_tables_are_answered_in_one_line(table, message):
 def test_overrides():
     table = {"run": {"rounds": 3}}
     changed = override(
-        table, ["run.rounds=5", "algorithm.name=fedprox", "model.hidden=[1, 2]", "scenario.partition.kind='lda'"]
+        table,
+        [
+            "run.rounds=5",
+            "algorithm.name=fedprox",
+            "model.hidden=[1, 2]",
+            "scenario.partition.kind='lda'",
+        ],
     )
     assert changed == {
         "run": {"rounds": 5},

@@ -25,7 +25,9 @@ def test_the_configuration_reference_is_up_to_date():
     spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs/make_reference.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs/configuration.md").read_text() == module.page(), "run python docs/make_reference.py"
+    assert (ROOT / "docs/configuration.md").read_text() == module.page(), (
+        "run python docs/make_reference.py"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -60,6 +62,8 @@ def test_the_method_built_up_in_the_docs_is_fedprox():
     mine = names["MyProx"](mu=0.3)
     theirs = ALGORITHMS["fedprox"](mu=0.3)
     plan = Plan(rounds=3)
-    assert toys.digests(toys.experiment(mine, plan=plan)) == toys.digests(toys.experiment(theirs, plan=plan))
+    assert toys.digests(toys.experiment(mine, plan=plan)) == toys.digests(
+        toys.experiment(theirs, plan=plan)
+    )
     with pytest.raises(cf.SettingError, match="mu must be >= 0, got -1"):
         names["MyProx"](mu=-1)

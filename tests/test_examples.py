@@ -11,7 +11,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def printed(name, folder):
     command = [sys.executable, str(EXAMPLES / name)]
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -19,7 +24,8 @@ def printed(name, folder):
 
 def test_five_lines(tmp_path):
     accuracies = {
-        line.split(":")[0]: float(line.split()[1].rstrip("%")) for line in printed("five_lines.py", tmp_path).splitlines()
+        line.split(":")[0]: float(line.split()[1].rstrip("%"))
+        for line in printed("five_lines.py", tmp_path).splitlines()
     }
     assert set(accuracies) == {"fedavg", "fedprox"}
     assert min(accuracies.values()) > 50  # chance is 10
@@ -27,5 +33,8 @@ def test_five_lines(tmp_path):
 
 def test_encoders_side_by_side_tell_more_than_their_average(tmp_path):
     """Table 7 of the FedConcat paper: by far the least classification loss."""
-    losses = {name: float(loss) for name, loss in map(str.split, printed("concatenate.py", tmp_path).splitlines())}
+    losses = {
+        name: float(loss)
+        for name, loss in map(str.split, printed("concatenate.py", tmp_path).splitlines())
+    }
     assert losses["both"] < losses["average"] < min(losses["first"], losses["second"])

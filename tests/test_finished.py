@@ -19,7 +19,11 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
         "scenario": {"clients": 5, "partition": {"kind": "dirichlet-by-client", "alpha": 1.0}},
         "model": {"name": "mlp", "hidden": [12]},
         "training": {"lr": 0.05, "momentum": 0.9},
-        "run": {"rounds": 3, "cohort": 3, "evaluate_every": 3},  # some clients may never have been asked
+        "run": {
+            "rounds": 3,
+            "cohort": 3,
+            "evaluate_every": 3,
+        },  # some clients may never have been asked
         "algorithm": {"name": name, **(SHORT if name.startswith("fedconcat") else {})},
     }
     result = run(**sections, out=tmp_path / "run")
@@ -31,4 +35,6 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
         predicted = loaded.predict(id, splits.train, splits.test)
         assert score(predicted.numpy(), splits.test.y.numpy()).accuracy == reported[id]
     personal = list((tmp_path / "run/models").glob("clients/*.safetensors"))
-    assert bool(personal) == (ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem"))
+    assert bool(personal) == (
+        ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem")
+    )

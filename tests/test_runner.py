@@ -12,7 +12,11 @@ import concordfl as cf
 from concordfl import runner
 from concordfl.models import make_builder
 
-QUICK = {"run": {"rounds": 2, "evaluate_every": 1}, "scenario": {"clients": 3}, "data": {"name": "digits", "limit": 200}}
+QUICK = {
+    "run": {"rounds": 2, "evaluate_every": 1},
+    "scenario": {"clients": 3},
+    "data": {"name": "digits", "limit": 200},
+}
 
 
 def test_five_lines(tmp_path):
@@ -30,7 +34,10 @@ def test_five_lines(tmp_path):
     again = cf.resume(tmp_path / "run")
     assert again.summary == summary
     assert again.records == result.records
-    assert cf.run(tmp_path / "run/config.toml").summary["parameters_sha256"] == summary["parameters_sha256"]
+    assert (
+        cf.run(tmp_path / "run/config.toml").summary["parameters_sha256"]
+        == summary["parameters_sha256"]
+    )
 
 
 def test_the_saved_model_predicts_what_the_run_reported(tmp_path):
@@ -52,7 +59,9 @@ def test_a_script_without_a_main_guard_may_use_processes(tmp_path):
         " run={'rounds': 1, 'executor': 'processes'})\n"
         "print('reached once', result.summary['executor'])\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout == "reached once processes\n"
 
 
@@ -69,7 +78,14 @@ def test_an_algorithm_defined_in_a_script_works_with_processes(tmp_path):
         "    print(toys.result(toys.experiment(Mine(), executor='processes'))['rounds'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env=environment,
+    )
     assert done.stdout == "4\n"
 
 
@@ -101,7 +117,9 @@ def test_a_device_that_is_not_there_is_refused():
 
 
 def test_models_that_do_not_fit_are_refused():
-    with pytest.raises(cf.SettingError, match="model 'toys:batch_norm_net' must take examples of shape"):
+    with pytest.raises(
+        cf.SettingError, match="model 'toys:batch_norm_net' must take examples of shape"
+    ):
         cf.run(QUICK, model={"name": "toys:batch_norm_net"})
     with pytest.raises(cf.SettingError, match="must give 10 outputs, one per class, got"):
         cf.run(QUICK, model={"name": "toy_models:narrow"})
@@ -109,12 +127,22 @@ def test_models_that_do_not_fit_are_refused():
 
 def test_models_with_buffers_run_everywhere():
     settings = {
-        "data": {"name": "synthetic-mixture", "clients": 3, "examples_per_client": 60, "dimensions": 5},
+        "data": {
+            "name": "synthetic-mixture",
+            "clients": 3,
+            "examples_per_client": 60,
+            "dimensions": 5,
+        },
         "scenario": {"partition": {"kind": "natural"}},
         "model": {"name": "toys:batch_norm_net"},
     }
     serial = cf.run(settings, run={"rounds": 2, "executor": "serial"}).summary["parameters_sha256"]
-    assert cf.run(settings, run={"rounds": 2, "executor": "processes", "workers": 2}).summary["parameters_sha256"] == serial
+    assert (
+        cf.run(settings, run={"rounds": 2, "executor": "processes", "workers": 2}).summary[
+            "parameters_sha256"
+        ]
+        == serial
+    )
 
 
 def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch):
@@ -127,7 +155,9 @@ def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch)
     assert cf.resume(tmp_path / "run").summary["executor"] == "serial"
 
 
-@pytest.mark.parametrize("model", [{"hidden": 64}, {"hidden": [-1]}, {"hidden": ["a"]}, {"name": 3}])
+@pytest.mark.parametrize(
+    "model", [{"hidden": 64}, {"hidden": [-1]}, {"hidden": ["a"]}, {"name": 3}]
+)
 def test_bad_models_are_refused_in_words(model):
     with pytest.raises(cf.SettingError, match="^model"):
         cf.run(QUICK, model=model)

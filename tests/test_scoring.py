@@ -29,15 +29,25 @@ SECTIONS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Finished runs, one per method; and files of familiar samples, with and without labels, and of noise."""
+    """Finished runs, one per method; and files of familiar samples, with and without labels, and of
+    noise.
+    """
     root = tmp_path_factory.mktemp("scoring")
-    methods = {"fedgmm": {"dimensions": 48}, "fedgmm-unsupervised": {"dimensions": 48}, "fedavg": {}, "fedavg-ft": {}}
+    methods = {
+        "fedgmm": {"dimensions": 48},
+        "fedgmm-unsupervised": {"dimensions": 48},
+        "fedavg": {},
+        "fedavg-ft": {},
+    }
     for name, options in methods.items():
         run(**SECTIONS, algorithm={"name": name, **options}, out=root / name)
     test = DATASETS["digits"]().load(Key(1)).test
     np.savez(root / "familiar.npz", x=test.x, y=test.y)
     np.savez(root / "unlabelled.npz", x=test.x)
-    np.savez(root / "noise.npz", x=np.random.default_rng(0).integers(256, size=(100, 8, 8), dtype=np.uint8))
+    np.savez(
+        root / "noise.npz",
+        x=np.random.default_rng(0).integers(256, size=(100, 8, 8), dtype=np.uint8),
+    )
     return root
 
 
@@ -45,7 +55,9 @@ def by_scipy(folder, x):
     """log p(x) from the published frame, the saved Gaussians and the saved π."""
     model = load_file(folder / "models" / "final.safetensors")
     finished = FinishedRun.open(folder)
-    frame = finished.client("a", finished.examples(DATASETS["digits"]().load(Key(1)).test)).published("embedding")["frame"]
+    frame = finished.client(
+        "a", finished.examples(DATASETS["digits"]().load(Key(1)).test)
+    ).published("embedding")["frame"]
     flat = (x.reshape(len(x), -1) / np.float32(255)).astype(np.float64)
     embedded = (flat - frame.mean.numpy()) @ frame.axes.numpy()
     pi = model["pi"].numpy().reshape(3, -1).sum(1)
@@ -91,7 +103,8 @@ def test_other_methods_are_scored_by_their_confidence(folder):
             finished.progress.server, torch.from_numpy(x / np.float32(255))[:, None].squeeze(-1)
         ).softmax(1)
     assert np.allclose(scored.score, probabilities.max(1).values.numpy(), atol=1e-6)
-    # Personal methods: the most confident of the clients, so at least as confident as any one of them.
+    # Personal methods: the most confident of the clients, so at least as confident as any one of
+    # them.
     tuned = score(folder / "fedavg-ft", folder / "familiar.npz")
     assert list(tuned.columns) == ["score"]
     assert (tuned.score <= 1).all()
@@ -100,7 +113,9 @@ def test_other_methods_are_scored_by_their_confidence(folder):
 
 def test_adapting_says_how_likely_a_newcomer_is(folder):
     answer = adapt(folder / "fedgmm", folder / "familiar.npz")
-    assert answer["log_likelihood"]["own_weights"] == pytest.approx(answer["log_likelihood"]["all_clients"], rel=0.1)
+    assert answer["log_likelihood"]["own_weights"] == pytest.approx(
+        answer["log_likelihood"]["all_clients"], rel=0.1
+    )
     assert answer["tested_on"]["accuracy"] > 0.5
     alone = adapt(folder / "fedgmm-unsupervised", folder / "familiar.npz")
     assert alone["tested_on"] == {"examples": 182}
@@ -109,11 +124,20 @@ def test_adapting_says_how_likely_a_newcomer_is(folder):
 
 
 def concordfl(*arguments):
-    return subprocess.run([sys.executable, "-m", "concordfl", *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "concordfl", *map(str, arguments)], capture_output=True, text=True
+    )
 
 
 def test_the_command_writes_a_table(folder):
-    done = concordfl("score", folder / "fedgmm", "--data", folder / "noise.npz", "--against", folder / "unlabelled.npz")
+    done = concordfl(
+        "score",
+        folder / "fedgmm",
+        "--data",
+        folder / "noise.npz",
+        "--against",
+        folder / "unlabelled.npz",
+    )
     assert done.returncode == 0, done.stderr
     assert "100 samples, 100 of them novel" in done.stdout
     assert "AUROC 1.0000, AP 1.0000, max-F1 1.0000" in done.stdout
@@ -121,7 +145,14 @@ def test_the_command_writes_a_table(folder):
     assert len(rows) == 100
     assert list(rows[0]) == ["sample", "log_p_x", "score", "verdict"]
     assert {row["verdict"] for row in rows} == {"novel"}
-    done = concordfl("score", folder / "fedgmm", "--data", folder / "familiar.npz", "--out", folder / "scores.json")
+    done = concordfl(
+        "score",
+        folder / "fedgmm",
+        "--data",
+        folder / "familiar.npz",
+        "--out",
+        folder / "scores.json",
+    )
     assert done.returncode == 0, done.stderr
     written = json.loads((folder / "scores.json").read_text())
     assert written["false_alarm"] == 0.05
@@ -131,7 +162,10 @@ def test_the_command_writes_a_table(folder):
 def test_what_cannot_be_scored(folder, tmp_path):
     with pytest.raises(SettingError, match="the false-alarm rate must be between 0 and 1, got 0"):
         score(folder / "fedgmm", folder / "noise.npz", 0)
-    with pytest.raises(SettingError, match="the false-alarm rate must be from 0.005 to 0.995, as the run keeps it, got 0.001"):
+    with pytest.raises(
+        SettingError,
+        match="the false-alarm rate must be from 0.005 to 0.995, as the run keeps it, got 0.001",
+    ):
         score(folder / "fedgmm", folder / "noise.npz", 0.001)
     np.savez(tmp_path / "none.npz", x=np.zeros((0, 8, 8), np.uint8))
     with pytest.raises(DataError, match="there must be at least one sample, got none"):
@@ -139,14 +173,21 @@ def test_what_cannot_be_scored(folder, tmp_path):
     np.savez(tmp_path / "odd.npz", x=np.zeros((3, 4, 4), np.uint8))
     with pytest.raises(DataError, match=r"must have the shape \[1, 8, 8\], got \[1, 4, 4\]"):
         score(folder / "fedgmm", tmp_path / "odd.npz")
-    refused = concordfl("score", folder / "fedgmm", "--data", folder / "noise.npz", "--out", tmp_path / "a.txt")
+    refused = concordfl(
+        "score", folder / "fedgmm", "--data", folder / "noise.npz", "--out", tmp_path / "a.txt"
+    )
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--out must be a .csv or .json file" in refused.stderr
 
 
 def test_without_validation_data_there_are_no_verdicts(tmp_path, folder):
-    sections = SECTIONS | {"scenario": {"clients": 2, "split": [0.8, 0.0, 0.2]}, "run": {"rounds": 1}}
-    run(**sections, algorithm={"name": "fedgmm-unsupervised", "dimensions": 4}, out=tmp_path / "run")
+    sections = SECTIONS | {
+        "scenario": {"clients": 2, "split": [0.8, 0.0, 0.2]},
+        "run": {"rounds": 1},
+    }
+    run(
+        **sections, algorithm={"name": "fedgmm-unsupervised", "dimensions": 4}, out=tmp_path / "run"
+    )
     scored = score(tmp_path / "run", folder / "noise.npz")
     assert scored.threshold is None
     assert scored.novel is None
@@ -156,7 +197,9 @@ def test_without_validation_data_there_are_no_verdicts(tmp_path, folder):
 
 def test_two_files_are_scored_alike(folder, tmp_path):
     """With labels only if both have them, and they are the run's."""
-    labelled, plain = score_both(folder / "fedgmm", folder / "familiar.npz", folder / "unlabelled.npz")
+    labelled, plain = score_both(
+        folder / "fedgmm", folder / "familiar.npz", folder / "unlabelled.npz"
+    )
     assert np.array_equal(labelled.score, plain.score)
     x = np.load(folder / "familiar.npz")["x"]
     np.savez(tmp_path / "letters.npz", x=x, y=np.full(len(x), "A"))
@@ -164,4 +207,6 @@ def test_two_files_are_scored_alike(folder, tmp_path):
 
 
 def test_a_client_without_labels_may_join_where_none_are_needed(folder):
-    assert adapt(folder / "fedgmm-unsupervised", folder / "unlabelled.npz")["tested_on"] == {"examples": 182}
+    assert adapt(folder / "fedgmm-unsupervised", folder / "unlabelled.npz")["tested_on"] == {
+        "examples": 182
+    }

@@ -13,7 +13,9 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 @pytest.mark.slow
 def test_fedavg_learns_fashion_mnist():
-    """100 clients, 20 a round, lenet, batch 32: above 80% on the official test set within 30 rounds."""
+    """100 clients, 20 a round, lenet, batch 32: above 80% on the official test set within 30
+    rounds.
+    """
     try:
         DATASETS["fashion-mnist"](limit=1).load(Key(0))
     except DataError as error:

@@ -1,4 +1,7 @@
-"""Small problems and methods for the tests. Imported by worker processes too, so it must be a module of its own."""
+"""Small problems and methods for the tests.
+
+Imported by worker processes too, so it must be a module of its own.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from concordfl import About, Algorithm, Client, Cohort, Examples, Model, Stage, Task, Training, client_step, tree, weighted
+from concordfl import (
+    About,
+    Algorithm,
+    Client,
+    Cohort,
+    Examples,
+    Model,
+    Stage,
+    Task,
+    Training,
+    client_step,
+    tree,
+    weighted,
+)
 from concordfl.core import Settings
 from concordfl.data import Arrays, Federation
 from concordfl.engine.executors import Executor, Processes, Serial, Workplace
@@ -21,8 +37,12 @@ from concordfl.models import make_builder
 TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8)
 
 
-def federation(clients: int = 6, examples: int = 20, features: int = 5, classes: int = 3, seed: int = 0) -> Federation:
-    """Separable classes, drawn at random; two thirds train, the rest in equal parts validation and test."""
+def federation(
+    clients: int = 6, examples: int = 20, features: int = 5, classes: int = 3, seed: int = 0
+) -> Federation:
+    """Separable classes, drawn at random; two thirds train, the rest in equal parts validation and
+    test.
+    """
     rng = np.random.default_rng(seed)
     centres = 3 * rng.normal(size=(classes, features))
 
@@ -30,9 +50,14 @@ def federation(clients: int = 6, examples: int = 20, features: int = 5, classes:
         y = rng.integers(classes, size=count)
         return Arrays((centres[y] + rng.normal(size=(count, features))).astype(np.float32), y)
 
-    participants = {f"client-{i}": (draw(examples + i), draw(examples // 2), draw(examples // 2)) for i in range(clients)}
+    participants = {
+        f"client-{i}": (draw(examples + i), draw(examples // 2), draw(examples // 2))
+        for i in range(clients)
+    }
     groups = {id: {"concept": str(place % 2)} for place, id in enumerate(participants)}
-    return Federation.build(participants, {"held-out": (draw(10), draw(0), draw(30))}, classes, groups)
+    return Federation.build(
+        participants, {"held-out": (draw(10), draw(0), draw(30))}, classes, groups
+    )
 
 
 def image_federation(clients: int = 5, examples: int = 24) -> Federation:
@@ -40,9 +65,13 @@ def image_federation(clients: int = 5, examples: int = 24) -> Federation:
     rng = np.random.default_rng(0)
 
     def draw(count: int) -> Arrays:
-        return Arrays(rng.integers(256, size=(count, 28, 28, 1), dtype=np.uint8), rng.integers(10, size=count))
+        return Arrays(
+            rng.integers(256, size=(count, 28, 28, 1), dtype=np.uint8), rng.integers(10, size=count)
+        )
 
-    return Federation.build({f"client-{i}": (draw(examples), draw(4), draw(4)) for i in range(clients)}, {}, 10)
+    return Federation.build(
+        {f"client-{i}": (draw(examples), draw(4), draw(4)) for i in range(clients)}, {}, 10
+    )
 
 
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
@@ -50,7 +79,9 @@ def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **optio
     return Model(build, partial(algorithm.network, num_classes=data.num_classes))
 
 
-def make_executor(name: str, model: Model, data: Federation, training: Training, seed: int, workers: int = 2) -> Executor:
+def make_executor(
+    name: str, model: Model, data: Federation, training: Training, seed: int, workers: int = 2
+) -> Executor:
     if name == "serial":
         return Serial(Workplace(model, data, training, seed))
     return Processes(model, data, training, seed, workers)
@@ -89,15 +120,28 @@ def digests(made: Experiment) -> tuple[str, str]:
     return summary["parameters_sha256"], summary["states_sha256"]
 
 
-def client(examples: Examples, model: Model, training: Training = TRAINING, classes: int = 3, **more: Any) -> Client:
-    return Client("a", examples, num_classes=classes, model=model, training=training, **{"seed": 0, "round": 0} | more)
+def client(
+    examples: Examples, model: Model, training: Training = TRAINING, classes: int = 3, **more: Any
+) -> Client:
+    return Client(
+        "a",
+        examples,
+        num_classes=classes,
+        model=model,
+        training=training,
+        **{"seed": 0, "round": 0} | more,
+    )
 
 
 @dataclass(frozen=True)
 class Toy(Algorithm):
-    """All of the contract in one method: two stages, two steps a round, private state, a publication and a memo."""
+    """All of the contract in one method: two stages, two steps a round, private state, a
+    publication and a memo.
+    """
 
-    about = About("Toy", "-", 0, travels="the model, label counts", private="data, visits", cost="1")
+    about = About(
+        "Toy", "-", 0, travels="the model, label counts", private="data, visits", cost="1"
+    )
 
     survey_rounds: int = 1
 
@@ -108,7 +152,10 @@ class Toy(Algorithm):
         return {"visits": torch.zeros(1), "noise": client.random("start").normal((2,))}
 
     def stages(self) -> tuple[Stage, ...]:
-        return (Stage("survey", self.survey, rounds=self.survey_rounds, everyone=True), Stage("train", self.round))
+        return (
+            Stage("survey", self.survey, rounds=self.survey_rounds, everyone=True),
+            Stage("train", self.round),
+        )
 
     @client_step
     def count(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
@@ -117,10 +164,18 @@ class Toy(Algorithm):
     @client_step
     def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
         prior = client.published("prior")
-        weight = client.examples.cached("weight", lambda: (1 / prior["counts"])[client.examples.y] * prior["counts"].sum())
-        state = {"visits": state["visits"] * 2, "noise": state["noise"] + client.random("noise").normal((2,))}
+        weight = client.examples.cached(
+            "weight", lambda: (1 / prior["counts"])[client.examples.y] * prior["counts"].sum()
+        )
+        state = {
+            "visits": state["visits"] * 2,
+            "noise": state["noise"] + client.random("noise").normal((2,)),
+        }
         params = client.fit(message, weight=weight.float() / client.num_classes)
-        return state, {client.size % 2: weighted(params, client.size), "all": weighted(params, client.size)}
+        return state, {
+            client.size % 2: weighted(params, client.size),
+            "all": weighted(params, client.size),
+        }
 
     def survey(self, server: Any, cohort: Cohort) -> Any:
         cohort.publish("prior", {"counts": 1 + cohort.sum(self.count, broadcast=None)})
@@ -131,7 +186,10 @@ class Toy(Algorithm):
         total = cohort.sum(self.train, broadcast=server["params"])
         clusters = {key: value.mean() for key, value in total.items() if key != "all"}
         assert set(counts) >= set(cohort.ids)
-        return {"params": total["all"].mean(otherwise=server["params"]), "clusters": {**server["clusters"], **clusters}}
+        return {
+            "params": total["all"].mean(otherwise=server["params"]),
+            "clusters": {**server["clusters"], **clusters},
+        }
 
     def message(self, server: Any, client_id: str | None) -> Any:
         return server["params"]
@@ -173,7 +231,9 @@ class BatchNormNet(nn.Module):
 
     def __init__(self, features: int = 5, classes: int = 3) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.encoder = nn.Sequential(
+            nn.Linear(features, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2)
+        )
         self.head = nn.Linear(8, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
     python experiments/fedgmm/novelty.py [--set SECTION.KEY=VALUE ...]
 
-Trains FedGMM, FedEM and FedAvg on MNIST (in runs/; what was computed is kept in experiments/results/) and prints AUROC, AP and
-max-F1 of telling novel samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and
-mirrored.
+Trains FedGMM, FedEM and FedAvg on MNIST (in runs/; what was computed is kept in
+experiments/results/) and prints AUROC, AP and max-F1 of telling novel samples from familiar ones:
+an unseen digit, permuted labels, and images that are scaled, turned and mirrored.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,13 @@ Row = list[str]
 
 
 def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default and never changes it
-    table = Table(title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left")
+    table = Table(
+        title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left"
+    )
     for column in ("novel", "method", "score", "AUROC", "AP", "max-F1", "false alarms", "noticed"):
-        table.add_column(column, justify="left" if column in ("novel", "method", "score") else "right")
+        table.add_column(
+            column, justify="left" if column in ("novel", "method", "score") else "right"
+        )
     for name, rows in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
         for method in METHODS:
             for row in _kept(name, method, set, rows):
@@ -42,28 +46,41 @@ def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default a
     Console(width=140).print(table)
 
 
-def _kept(name: str, method: str, overrides: list[str], rows: Callable[[str, FinishedRun], list[Row]]) -> list[Row]:
+def _kept(
+    name: str, method: str, overrides: list[str], rows: Callable[[str, FinishedRun], list[Row]]
+) -> list[Row]:
     """Rows of the table, from `experiments/results` if they are there."""
     file = HERE / f"{name}.toml"
     table = configuration.override(configuration.read_table(file), overrides)
-    found: list[Row] = measured(file, cells(table, [method], [0])[method, 0], "novelty", lambda run: rows(method, run))
+    found: list[Row] = measured(
+        file, cells(table, [method], [0])[method, 0], "novelty", lambda run: rows(method, run)
+    )
     return found
 
 
 def _unseen(method: str, finished: FinishedRun) -> list[Row]:
-    """Section 4.5: the digit 1, and familiar digits under permuted labels, against the official test images of the others."""
+    """Section 4.5: the digit 1, and familiar digits under permuted labels, against the official
+    test images of the others.
+    """
     everything = type(finished.settings.data)().load(Key(0)).test
-    seen, ones = everything.take(np.flatnonzero(everything.y != 1)), everything.take(np.flatnonzero(everything.y == 1))
+    seen, ones = (
+        everything.take(np.flatnonzero(everything.y != 1)),
+        everything.take(np.flatnonzero(everything.y == 1)),
+    )
     permuted = Arrays(seen.x, _derangement(seen.y))
     unseen = _compare(["digit 1", method], finished, seen, ones, [False])
     return unseen + _compare(["permuted labels", method], finished, seen, permuted, [True])
 
 
 def _out_of_domain(method: str, finished: FinishedRun) -> list[Row]:
-    """Table 4: the clients' own test images, against the same images at half size, turned by 90 degrees and mirrored."""
+    """Table 4: the clients' own test images, against the same images at half size, turned by 90
+    degrees and mirrored.
+    """
     federation = make_federation(finished.settings)
     tests = [federation.splits(id).test for id in federation.participants]
-    familiar = Arrays(*(np.concatenate([getattr(test, part).numpy() for test in tests]) for part in ("x", "y")))
+    familiar = Arrays(
+        *(np.concatenate([getattr(test, part).numpy() for test in tests]) for part in ("x", "y"))
+    )
     novel = familiar
     for shift in (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]()):
         novel = shift.change(novel, federation.num_classes, Key(0), Key(0))
@@ -77,9 +94,15 @@ def _derangement(labels: np.ndarray) -> np.ndarray:
     return np.array([following[label] for label in labels.tolist()])
 
 
-def _compare(names: list[str], finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]) -> list[Row]:
-    """A row for every score that the method has: with and without labels, and of those that know p(y|x) that alone."""
-    both = [finished.examples(arrays) for arrays in (familiar, novel)]  # embedded once, whatever is asked of them
+def _compare(
+    names: list[str], finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
+) -> list[Row]:
+    """A row for every score that the method has: with and without labels, and of those that know
+    p(y|x) that alone.
+    """
+    both = [
+        finished.examples(arrays) for arrays in (familiar, novel)
+    ]  # embedded once, whatever is asked of them
     rows = []
     for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:
         seen, unseen = (score_examples(finished, examples, known, FALSE_ALARM) for examples in both)

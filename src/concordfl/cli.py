@@ -45,13 +45,19 @@ console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ e
 errors = Console(stderr=True)
 
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated.")
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
-ExecutorOption = Annotated[str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")]
+ExecutorOption = Annotated[
+    str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
+]
 FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
-DataOption = Annotated[Path, typer.Option("--data", help="Examples: .npz, .csv or a folder of images.", show_default=False)]
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", help="Examples: .npz, .csv or a folder of images.", show_default=False),
+]
 RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
 
 
@@ -63,7 +69,9 @@ class Kind(StrEnum):
 
 
 @app.command("list")
-def list_known(kind: Annotated[Kind | None, typer.Argument(help="Only one kind.", show_default=False)] = None) -> None:
+def list_known(
+    kind: Annotated[Kind | None, typer.Argument(help="Only one kind.", show_default=False)] = None,
+) -> None:
     """Show the algorithms, data sets, models and scenarios there are."""
     for shown_kind in [kind] if kind else list(Kind):
         console.print(_catalogue(shown_kind))
@@ -76,10 +84,14 @@ def run(
     out: OutOption = None,
     seed: SeedOption = None,
     executor: ExecutorOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")
+    ] = False,
 ) -> None:
     """Run one method as a run file says."""
-    table = configuration.override(configuration.read_table(file), _assignments(set, seed, executor))
+    table = configuration.override(
+        configuration.read_table(file), _assignments(set, seed, executor)
+    )
     settings = configuration.Config.from_table(table)
     if dry_run:
         for part in preview(settings):
@@ -99,33 +111,51 @@ def resume(folder: FolderArgument) -> None:
 @app.command()
 def compare(
     file: RunFile,
-    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.", show_default=False)],
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas.", show_default=False)
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from run.seed.")] = 1,
     vary: Annotated[
         str | None,
         typer.Option(
-            metavar="SECTION.KEY=VALUE,VALUE,...", help="Try several values of a setting, a row each.", show_default=False
+            metavar="SECTION.KEY=VALUE,VALUE,...",
+            help="Try several values of a setting, a row each.",
+            show_default=False,
         ),
     ] = None,
     over_clients: Annotated[
-        bool, typer.Option("--over-clients", help="Show accuracy, AUC and F1 with their spread over clients.")
+        bool,
+        typer.Option(
+            "--over-clients", help="Show accuracy, AUC and F1 with their spread over clients."
+        ),
     ] = False,
     curve: Annotated[
-        Path | None, typer.Option(help="Draw accuracy against bytes sent: a .svg, .png or .pdf file.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Draw accuracy against bytes sent: a .svg, .png or .pdf file.", show_default=False
+        ),
     ] = None,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
 ) -> None:
     """Run several methods on the same federation and show one table. Finished runs are reused."""
-    table = configuration.override(configuration.read_table(file), _assignments(set, None, executor))
+    table = configuration.override(
+        configuration.read_table(file), _assignments(set, None, executor)
+    )
     names = [name.strip() for name in algorithms.split(",")]
     for name in names:
         if name not in ALGORITHMS:
-            raise SettingError(f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}")
+            raise SettingError(
+                f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
+            )
     first = Plan.from_table(table.get("run", {}), "run").seed
     numbers = range(first, first + seeds)
-    cells = comparison.varied(table, vary, names, numbers) if vary else comparison.cells(table, names, numbers)
+    cells = (
+        comparison.varied(table, vary, names, numbers)
+        if vary
+        else comparison.cells(table, names, numbers)
+    )
     results = comparison.results_folder(file)
     if curve is not None:
         curves.kind_of(curve)  # refused before any work is done
@@ -135,25 +165,34 @@ def compare(
         summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
     title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
     if over_clients:
-        console.print(tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries))
+        console.print(
+            tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries)
+        )
     else:
-        console.print(tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries))
+        console.print(
+            tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries)
+        )
     if curve is not None:
-        write_atomically(curve, curves.accuracy_against_bytes(title, summaries, curves.kind_of(curve)))
+        write_atomically(
+            curve, curves.accuracy_against_bytes(title, summaries, curves.kind_of(curve))
+        )
         console.print(f"Accuracy against bytes is in {curve}", highlight=False, soft_wrap=True)
     console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def adapt(folder: FolderArgument, data: DataOption) -> None:
-    """Let a new client join a finished run: it adapts to half of its examples and is tested on the rest."""
+    """Let a new client join a finished run: it adapts to half of its examples and is tested on the
+    rest.
+    """
     answer = newcomer.adapt(folder, data)
     tested = answer["tested_on"]
     figures = [f"accuracy {tables.percent(tested['accuracy'])}"] if "accuracy" in tested else []
     if "log_likelihood" in answer:
         figures += [f"log-likelihood {answer['log_likelihood']['own_weights']:.3f}"]
     console.print(
-        f"{answer['client']}: {', '.join(figures)} on {tested['examples']} examples, after adapting to "
+        f"{answer['client']}: {', '.join(figures)} on {tested['examples']} examples, after "
+        "adapting to "
         f"{answer['adapted_on']} others\nWritten to {folder / 'adapted' / answer['client']}.json",
         highlight=False,
         soft_wrap=True,
@@ -165,14 +204,23 @@ def score(
     folder: FolderArgument,
     data: DataOption,
     false_alarm: Annotated[
-        float, typer.Option(help="The share of held-out training data that may be called novel.", min=0, max=1)
+        float,
+        typer.Option(
+            help="The share of held-out training data that may be called novel.", min=0, max=1
+        ),
     ] = 0.05,
     against: Annotated[
-        Path | None, typer.Option(help="Samples known to be familiar: how well are the two told apart?", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Samples known to be familiar: how well are the two told apart?",
+            show_default=False,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A .csv or .json file.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv or .json file.", show_default=False)
+    ] = None,
 ) -> None:
-    """Say how familiar samples are to a finished run, and which of them are unlike anything seen."""
+    """Say how familiar samples are to a finished run, and which are unlike anything seen."""
     file = out or folder / "scores" / f"{data.stem}.csv"
     if file.suffix.lower() not in (".csv", ".json"):
         raise SettingError(f"--out must be a .csv or .json file, got {file}")
@@ -181,7 +229,9 @@ def score(
     else:
         scored, familiar = scoring.score_both(folder, data, against, false_alarm)
     scoring.write(scored, file)
-    console.print(f"{len(scored.score)} samples, {_verdict(scored)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(scored.score)} samples, {_verdict(scored)}", highlight=False, soft_wrap=True
+    )
     if familiar is not None:
         figures = novelty(familiar.score, scored.score)
         console.print(
@@ -203,7 +253,9 @@ def _verdict(scored: scoring.Scored) -> str:
     )
 
 
-data_app = typer.Typer(help="Data sets: what is here, and how to get the rest.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: what is here, and how to get the rest.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
 
@@ -219,14 +271,20 @@ def data_list() -> None:
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="A data set's name.", show_default=False)]) -> None:
+def data_get(
+    name: Annotated[str, typer.Argument(help="A data set's name.", show_default=False)],
+) -> None:
     """Fetch a data set from its official home, checked and resumable."""
     if name not in DATASETS:
-        raise SettingError(f"the data set must be a known name, got {name!r}{nearest(name, DATASETS)}")
+        raise SettingError(
+            f"the data set must be a known name, got {name!r}{nearest(name, DATASETS)}"
+        )
     source = DATASETS[name]
     if not source.home:
         advice = source.advice or "it needs nothing"
-        raise SettingError(f"the data set must have a home to fetch from, got {name!r}, which has none: {advice}")
+        raise SettingError(
+            f"the data set must have a home to fetch from, got {name!r}, which has none: {advice}"
+        )
     folder = places(name)[0]
     for remote in source.home:
         with downloading(console, remote.address) as tell:
@@ -240,7 +298,9 @@ def main() -> None:
 
 
 def script(command: Callable[..., None]) -> None:
-    """The entry point of a script that is not one of our commands: it gives options and errors as they do."""
+    """The entry point of a script that is not one of our commands: it gives options and errors as
+    they do.
+    """
     own = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     own.command()(command)
     _speak(own)
@@ -254,7 +314,8 @@ def _speak(spoken: typer.Typer) -> None:
         errors.print(f"concordfl: {error}", highlight=False, markup=False, soft_wrap=True)
         status = 2
     except Exception as error:
-        # Click's usage errors know how to show themselves; anything else is a bug and keeps its traceback.
+        # Click's usage errors know how to show themselves; anything else is a bug and keeps its
+        # traceback.
         if not hasattr(error, "show"):
             raise
         error.show()
@@ -268,7 +329,11 @@ def _interruptible(way_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        errors.print(f"concordfl: stopped; {way_on} goes on from the last checkpoint", highlight=False, soft_wrap=True)
+        errors.print(
+            f"concordfl: stopped; {way_on} goes on from the last checkpoint",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(130) from None
 
 
@@ -278,15 +343,19 @@ def _show_run(folder: Path, work: Callable[[runner.Observer], runner.Result], ti
     console.print(tables.run_table(result.summary))
     traffic = result.summary["bytes"]
     console.print(
-        f"{tables.size(traffic['down'])} down, {tables.size(traffic['up'])} up, {result.summary['seconds']['total']:.1f} s "
-        f"({result.summary['executor']}: {result.summary['executor_reason']})\nResults are in {folder}",
+        f"{tables.size(traffic['down'])} down, {tables.size(traffic['up'])} up, "
+        f"{result.summary['seconds']['total']:.1f} s "
+        f"({result.summary['executor']}: {result.summary['executor_reason']})\nResults are in "
+        f"{folder}",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _assignments(given: list[str], seed: int | None, executor: str | None) -> list[str]:
-    extra = [f"run.seed={seed}"] * (seed is not None) + [f"run.executor={executor}"] * (executor is not None)
+    extra = [f"run.seed={seed}"] * (seed is not None) + [f"run.executor={executor}"] * (
+        executor is not None
+    )
     return [*given, *extra]
 
 
@@ -303,8 +372,16 @@ def data_sets() -> dict[str, tuple[bool, int, str]]:
         except DataError:
             found[name] = (False, 0, source.advice or f"`concordfl data get {name}`")
         else:
-            files = [file for entry in form.files for file in [place / entry, *(place / entry).rglob("*")]]
-            found[name] = (True, sum(file.stat().st_size for file in files if file.is_file()), str(place))
+            files = [
+                file
+                for entry in form.files
+                for file in [place / entry, *(place / entry).rglob("*")]
+            ]
+            found[name] = (
+                True,
+                sum(file.stat().st_size for file in files if file.is_file()),
+                str(place),
+            )
     return found
 
 
@@ -326,7 +403,9 @@ def _catalogue(kind: Kind) -> Table:
             table.add_column(column)
         for name, algorithm in sorted(ALGORITHMS.items()):
             about = algorithm.about
-            table.add_row(name, f"{about.paper} {about.year or ''}", about.travels, about.private, about.cost)
+            table.add_row(
+                name, f"{about.paper} {about.year or ''}", about.travels, about.private, about.cost
+            )
         return table
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")

@@ -1,4 +1,6 @@
-"""Comparisons: the same run with several methods and seeds. Finished cells are reused, an interrupted one is taken up again."""
+"""Comparisons: the same run with several methods and seeds. Finished cells are reused, an
+interrupted one is taken up again.
+"""
 
 import hashlib
 import json
@@ -16,7 +18,8 @@ from .engine.files import write_atomically
 from .engine.records import to_json
 from .finished import FinishedRun
 
-WORTH_KEEPING = 10.0  # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
+# seconds of a cell: a table of sixty such takes longer than anybody wants to wait
+WORTH_KEEPING = 10.0
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
@@ -25,13 +28,18 @@ Shown = Callable[[str], AbstractContextManager[runner.Observer]]
 def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> Cells:
     """The configuration of every (method, seed).
 
-    Settings of [algorithm] go to the method that the run file names; others may have theirs in [compare.NAME].
+    Settings of [algorithm] go to the method that the run file names; others may have theirs in
+    [compare.NAME].
     """
     Config.from_table(table)
     named = table.get("algorithm", {}).get("name", "fedavg")
     found = {}
     for algorithm in algorithms:
-        section = table.get("algorithm", {}) if algorithm == named else table.get(COMPARED, {}).get(algorithm, {})
+        section = (
+            table.get("algorithm", {})
+            if algorithm == named
+            else table.get(COMPARED, {}).get(algorithm, {})
+        )
         for seed in seeds:
             run = {**table.get("run", {}), "seed": seed}
             own = {**table, "algorithm": {**section, "name": algorithm}, "run": run}
@@ -40,22 +48,35 @@ def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[i
     return found
 
 
-def varied(table: Mapping[str, Any], vary: str, algorithms: Sequence[str], seeds: Sequence[int]) -> Cells:
-    """Cells for every value of `SECTION.KEY=VALUE,VALUE,...`: a row each, and one for a method that does not depend on it."""
+def varied(
+    table: Mapping[str, Any], vary: str, algorithms: Sequence[str], seeds: Sequence[int]
+) -> Cells:
+    """Cells for every value of `SECTION.KEY=VALUE,VALUE,...`: a row each, and one for a method that
+    does not depend on it.
+    """
     path, equals, values = vary.partition("=")
     if not equals or "." not in path:
         raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {vary!r}")
     if path.strip() == "run.seed":
         raise SettingError(f"--vary must not be about run.seed, which --seeds is for, got {vary!r}")
-    by_value = {value: cells(override(table, [f"{path}={value}"]), algorithms, seeds) for value in _split(values)}
+    by_value = {
+        value: cells(override(table, [f"{path}={value}"]), algorithms, seeds)
+        for value in _split(values)
+    }
     found: Cells = {}
     for algorithm in algorithms:
-        alike = len({config_hash(several[algorithm, seeds[0]]) for several in by_value.values()}) == 1
+        alike = (
+            len({config_hash(several[algorithm, seeds[0]]) for several in by_value.values()}) == 1
+        )
         for value, several in by_value.items():
-            row = algorithm if alike else f"{algorithm}, {path.rpartition('.')[2].strip()} = {value}"
+            row = (
+                algorithm if alike else f"{algorithm}, {path.rpartition('.')[2].strip()} = {value}"
+            )
             found |= {(row, seed): several[algorithm, seed] for seed in seeds}
     if len(by_value) > 1 and {row for row, _ in found} == set(algorithms):
-        raise SettingError(f"--vary must change one of the methods {', '.join(algorithms)}, got {vary!r}")
+        raise SettingError(
+            f"--vary must change one of the methods {', '.join(algorithms)}, got {vary!r}"
+        )
     return found
 
 
@@ -74,16 +95,27 @@ def _split(values: str) -> list[str]:
 def config_hash(settings: Config) -> str:
     """What a result depends on: everything but how it was computed."""
     table = settings.to_table()
-    for key in ("executor", "workers", "device", "client_states", "checkpoint_seconds", "keep_checkpoints"):
+    for key in (
+        "executor",
+        "workers",
+        "device",
+        "client_states",
+        "checkpoint_seconds",
+        "keep_checkpoints",
+    ):
         table["run"].pop(key, None)
     table["fingerprint"] = settings.data.fingerprint()
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def compare(configs: Cells, out: Path, shown: Shown, results: Path | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by row, in the order of seeds; each cell has a run directory of its own below `out`.
+def compare(
+    configs: Cells, out: Path, shown: Shown, results: Path | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by row, in the order of seeds; each cell has a run directory of its own below
+    `out`.
 
-    Results that took long are kept in the folder `results` as small JSON files, and taken from there.
+    Results that took long are kept in the folder `results` as small JSON files, and taken from
+    there.
     """
     summaries: dict[str, list[dict[str, Any]]] = {}
     for (row, seed), settings in configs.items():
@@ -108,11 +140,16 @@ def require_history(configs: Cells, results: Path | None) -> None:
     for settings in configs.values():
         kept = None if results is None else results / f"{config_hash(settings)}.json"
         if kept is not None and kept.exists() and "history" not in json.loads(kept.read_text()):
-            raise SettingError(f"a curve needs results with a history, got {kept} without: remove it to compute it again")
+            raise SettingError(
+                f"a curve needs results with a history, got {kept} without: remove it to compute "
+                "it again"
+            )
 
 
 def measured(file: Path, settings: Config, what: str, measure: Callable[[FinishedRun], Any]) -> Any:
-    """What `measure` finds in the finished run of `settings`, as JSON has it; computed once for a run file in `experiments`."""
+    """What `measure` finds in the finished run of `settings`, as JSON has it; computed once for a
+    run file in `experiments`.
+    """
     name, results = config_hash(settings), results_folder(file)
     kept = None if results is None else results / f"{name}-{what}.json"
     if kept is None or not kept.exists():
@@ -135,19 +172,36 @@ def _finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -
 
 def results_folder(file: Path) -> Path | None:
     """`experiments/results`, for a run file that lies in `experiments`."""
-    found = next((parent for parent in file.resolve().parents if parent.name == "experiments"), None)
+    found = next(
+        (parent for parent in file.resolve().parents if parent.name == "experiments"), None
+    )
     return None if found is None else found / "results"
 
 
 def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     """Without values per client; with the configuration it belongs to."""
-    small = {key: value for key, value in summary.items() if key not in ("groups", "preprocessing", "thresholds")}
+    small = {
+        key: value
+        for key, value in summary.items()
+        if key not in ("groups", "preprocessing", "thresholds")
+    }
     for part in ("final", "selected"):
-        small[part] = small[part] and {key: value for key, value in small[part].items() if key != "clients"}
+        small[part] = small[part] and {
+            key: value for key, value in small[part].items() if key != "clients"
+        }
     return {**small, "config": settings.to_table()}
 
 
 def _milestone(record: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluated round in a line: accuracy, and the bytes it took to get there."""
-    accuracy = {f"{place}_accuracy": record[place].get("accuracy") for place in ("local", "global") if place in record}
-    return {"round": record["round"], "stage": record["stage"], **accuracy, "bytes": record["bytes"]}
+    accuracy = {
+        f"{place}_accuracy": record[place].get("accuracy")
+        for place in ("local", "global")
+        if place in record
+    }
+    return {
+        "round": record["round"],
+        "stage": record["stage"],
+        **accuracy,
+        "bytes": record["bytes"],
+    }

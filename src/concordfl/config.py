@@ -1,6 +1,7 @@
 """The configuration of a run: a TOML file turned into typed settings, and back.
 
-Unknown keys are refused with the nearest known name; a bad value is answered with its rule and the value.
+Unknown keys are refused with the nearest known name; a bad value is answered with its rule and the
+value.
 """
 
 import tomllib
@@ -24,7 +25,8 @@ from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
 SECTIONS = ("run", "data", "scenario", "model", "training", "algorithm")
-COMPARED = "compare"  # settings of further methods by their names, which only `concordfl compare` reads
+# settings of further methods by their names, which only `concordfl compare` reads
+COMPARED = "compare"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class Config:
             scenario=_scenario(table.get("scenario", {}), table.get("data", {})),
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
-            algorithm=_choose({"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"),
+            algorithm=_choose(
+                {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
+            ),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -93,9 +97,13 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     if not isinstance(settings, Mapping):
         raise SettingError(f"[{COMPARED}.{name}] must be a table, got {settings!r}")
     if "name" in settings:
-        raise SettingError(f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}")
+        raise SettingError(
+            f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}"
+        )
     if name == table.get("algorithm", {}).get("name", "fedavg"):
-        raise SettingError(f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}")
+        raise SettingError(
+            f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
+        )
     return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
 
 
@@ -109,7 +117,8 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """`table` with `section.key=value` assignments applied; values are written as in TOML, quotes may be left out.
+    """`table` with `section.key=value` assignments applied; values are written as in TOML, quotes
+    may be left out.
 
     `section={...}` replaces a whole section.
     """
@@ -118,7 +127,9 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
         path, equals, text = assignment.partition("=")
         parts, value = path.strip().split("."), _value(text.strip())
         if not equals or (len(parts) < 2 and not isinstance(value, dict)):
-            raise SettingError(f"--set must be SECTION.KEY=VALUE or SECTION={{...}}, got {assignment!r}")
+            raise SettingError(
+                f"--set must be SECTION.KEY=VALUE or SECTION={{...}}, got {assignment!r}"
+            )
         place = changed
         for part in parts[:-1]:
             place = place.setdefault(part, {})
@@ -133,7 +144,9 @@ def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
 
 
 def _copy(value: Any) -> Any:
-    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    return (
+        {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    )
 
 
 def _value(text: str) -> Any:
@@ -143,14 +156,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def _choose(table: Mapping[str, Any], key: str, registry: Mapping[str, type[Kind]], where: str) -> Kind:
+def _choose(
+    table: Mapping[str, Any], key: str, registry: Mapping[str, type[Kind]], where: str
+) -> Kind:
     """The settings that `table[key]` names, with the rest of the table as their values."""
     if not isinstance(table, Mapping):
         raise SettingError(f"{where} must be a table with a {key}, got {table!r}")
     rest = dict(table)
     name = rest.pop(key, None)
     if not isinstance(name, str) or name not in registry:
-        raise SettingError(f"{where}.{key} must be a known name, got {name!r}{nearest(str(name), registry)}")
+        raise SettingError(
+            f"{where}.{key} must be a known name, got {name!r}{nearest(str(name), registry)}"
+        )
     return registry[name].from_table(rest, where)
 
 
@@ -169,7 +186,9 @@ def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
     name = table.pop("name", None)
     if name is not None:
         if not isinstance(name, str) or name not in NAMED:
-            raise SettingError(f"scenario.name must be a known name, got {name!r}{nearest(str(name), NAMED)}")
+            raise SettingError(
+                f"scenario.name must be a known name, got {name!r}{nearest(str(name), NAMED)}"
+            )
         table = NAMED[name] | table
     own = _data_table(data)["name"] in ("folder", "table", "heart-disease")
     values = {"partition": {"kind": "natural"} if own else {"kind": "iid"}, **table}
@@ -178,9 +197,12 @@ def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
         values.setdefault("clients", 10)
     if "shifts" in values:
         if not isinstance(values["shifts"], (list, tuple)):
-            raise SettingError(f"scenario.shifts must be a list of tables, got {values['shifts']!r}")
+            raise SettingError(
+                f"scenario.shifts must be a list of tables, got {values['shifts']!r}"
+            )
         values["shifts"] = [
-            _choose(shift, "kind", SHIFTS, f"scenario.shifts[{place}]") for place, shift in enumerate(values["shifts"])
+            _choose(shift, "kind", SHIFTS, f"scenario.shifts[{place}]")
+            for place, shift in enumerate(values["shifts"])
         ]
     return Scenario.from_table(values, "scenario")
 

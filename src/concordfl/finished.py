@@ -1,4 +1,6 @@
-"""A finished run, opened again: its settings, what it learned, and how it read its data. Nothing of the run is changed."""
+"""A finished run, opened again: its settings, what it learned, and how it read its data. Nothing of
+the run is changed.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +38,22 @@ class FinishedRun:
         summary = run.read_summary()
         if summary is None:
             raise CheckpointError(
-                f"the run must be finished, got {folder} without summary.json: `concordfl resume {folder}` first"
+                f"the run must be finished, got {folder} without summary.json: `concordfl resume "
+                f"{folder}` first"
             )
         settings = Config.from_table(configuration.read_table(run.path / "config.toml"))
-        model = model_from(settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"])
-        return cls(run.path, settings, summary, checkpoint.load(run.checkpoints, MemoryStates()), model)
+        model = model_from(
+            settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"]
+        )
+        return cls(
+            run.path, settings, summary, checkpoint.load(run.checkpoints, MemoryStates()), model
+        )
 
     @property
     def last_round(self) -> int:
-        """The last stage's own count of rounds, on which draws depend: what is predicted now is what the run reported."""
+        """The last stage's own count of rounds, on which draws depend: what is predicted now is
+        what the run reported.
+        """
         return list(schedule(self.settings.algorithm, self.settings.run.rounds))[-1].stage_round
 
     def require(self, ability: str, verb: str, phrase: str) -> None:
@@ -52,7 +61,8 @@ class FinishedRun:
         if not getattr(self.settings.algorithm, ability):
             able = [name for name, kind in ALGORITHMS.items() if getattr(kind, ability)]
             raise SettingError(
-                f"{verb} needs a method that {phrase}, got {self.summary['algorithm']!r}: such methods are {', '.join(able)}"
+                f"{verb} needs a method that {phrase}, got {self.summary['algorithm']!r}: such "
+                f"methods are {', '.join(able)}"
             )
 
     def client(self, id: str, examples: Examples) -> Client:
@@ -74,16 +84,24 @@ class FinishedRun:
         message = algorithm.message(self.progress.server, id)
         kept = RunFolder.open(self.path).read_client_state(id)
         state = algorithm.init_client(client, message) if kept is None else kept
-        return algorithm.predict(client, algorithm.adapt(client, state, message, new=False), message, examples)
+        return algorithm.predict(
+            client, algorithm.adapt(client, state, message, new=False), message, examples
+        )
 
-    # --- a newcomer's data, read as the run read its own ---------------------------------------------------------------
+    # --- a newcomer's data, read as the run read its own ------------------------------------------
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
-        own = read_samples(data, getattr(self.settings.data, "label", "y"), getattr(self.settings.data, "client", None))
+        own = read_samples(
+            data,
+            getattr(self.settings.data, "label", "y"),
+            getattr(self.settings.data, "client", None),
+        )
         features = self.summary["preprocessing"].get("features", [])
         if features and own.features and list(own.features) != features:
-            raise DataError(f"{data}: columns must be {', '.join(features)}, got {', '.join(own.features)}")
+            raise DataError(
+                f"{data}: columns must be {', '.join(features)}, got {', '.join(own.features)}"
+            )
         return own
 
     def knows(self, labels: np.ndarray) -> bool:
@@ -92,10 +110,12 @@ class FinishedRun:
 
     def _class_names(self) -> list[str]:
         top = self.summary["task"]["num_classes"]
-        return self.summary["preprocessing"].get("classes") or [str(number) for number in range(top)]
+        return self.summary["preprocessing"].get("classes") or [
+            str(number) for number in range(top)
+        ]
 
     def numbered(self, labels: np.ndarray, data: Path) -> np.ndarray:
-        """Labels as the run numbers its classes: by name where they have names, else as they are."""
+        """Labels as the run numbers its classes: by name if they have names, else as they are."""
         names = self._class_names()
         known = {name: number for number, name in enumerate(names)}
         given = [class_name(label) for label in labels.tolist()]
@@ -125,7 +145,10 @@ class FinishedRun:
     def examples(self, arrays: Arrays) -> Examples:
         standard = self._standard()
         scale = standard.scale() if standard is not None and arrays.x.dtype == np.uint8 else None
-        x, y = torch.from_numpy(np.ascontiguousarray(arrays.x)), torch.from_numpy(arrays.y.astype(np.int64))
+        x, y = (
+            torch.from_numpy(np.ascontiguousarray(arrays.x)),
+            torch.from_numpy(arrays.y.astype(np.int64)),
+        )
         return Examples(x, y, scale=scale)
 
     def _standard(self) -> Standard | None:

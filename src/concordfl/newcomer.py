@@ -15,9 +15,11 @@ from .metrics import score
 
 
 def adapt(folder: Path, data: Path) -> dict[str, Any]:
-    """Adapt to one half of a client's labelled examples by the method's rule for new clients, and test on the other half.
+    """Adapt to one half of a client's labelled examples by the method's rule for new clients, and
+    test on the other half.
 
-    The answer is written to `adapted/<client>.json` in the run's folder; asked again, it is the same.
+    The answer is written to `adapted/<client>.json` in the run's folder; asked again, it is the
+    same.
     """
     run = FinishedRun.open(folder)
     algorithm = run.settings.algorithm
@@ -26,10 +28,17 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
     if own.labels is None and algorithm.classifies:
         raise DataError(f"{data}: a client that joins must have labels, got none")
     if len(own.x) < 2:
-        raise DataError(f"{data}: at least two examples are needed, one to adapt to and one to test on, got {len(own.x)}")
-    labels = np.zeros(len(own.x), np.int64) if own.labels is None else run.numbered(own.labels, data)
+        raise DataError(
+            f"{data}: at least two examples are needed, one to adapt to and one to test on, got "
+            f"{len(own.x)}"
+        )
+    labels = (
+        np.zeros(len(own.x), np.int64) if own.labels is None else run.numbered(own.labels, data)
+    )
     arrays = run.prepared(Arrays(own.x, labels), data)
-    halves = np.array_split(Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2)
+    halves = np.array_split(
+        Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2
+    )
     train, test = (run.examples(arrays.take(half)) for half in halves)
     client = run.client(own.client, train)
     message = algorithm.message(run.progress.server, None)
@@ -49,7 +58,9 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
     if algorithm.scores_samples:
         own_weights = algorithm.likelihood(client, state, message, test)
         answer["log_likelihood"] = {"own_weights": float(own_weights.joint.mean())}
-        answer["log_likelihood"]["all_clients"] = float(algorithm.likelihood(client, None, message, test).joint.mean())
+        answer["log_likelihood"]["all_clients"] = float(
+            algorithm.likelihood(client, None, message, test).joint.mean()
+        )
     out = run.path / "adapted" / f"{own.client}.json"
     out.parent.mkdir(exist_ok=True)
     write_atomically(out, to_json(answer, indent=2) + "\n")

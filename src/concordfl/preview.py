@@ -21,7 +21,9 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def preview(settings: Config) -> Iterator[RenderableType]:
-    """The complete configuration, the clients and their labels, the model, and the bytes of a round in every stage."""
+    """The complete configuration, the clients and their labels, the model, and the bytes of a round
+    in every stage.
+    """
     federation = runner.make_federation(settings)
     settings.run.cohort_size(len(federation.participants))
     model = runner.make_model(settings, federation)
@@ -36,9 +38,23 @@ def preview(settings: Config) -> Iterator[RenderableType]:
 def _clients(federation: Federation) -> Table:
     ids = (*federation.participants, *federation.held_out)
     shown = ids if len(ids) <= MANY else (*federation.participants[:MANY], *federation.held_out[:5])
-    table = Table(title=f"{len(federation.participants)} clients, {len(federation.held_out)} held out", title_justify="left")
-    for name in ("client", "train", "validation", "test", f"labels 0..{federation.num_classes - 1}", "group"):
-        table.add_column(name, justify="right" if name in ("train", "validation", "test") else "left", no_wrap=True)
+    table = Table(
+        title=f"{len(federation.participants)} clients, {len(federation.held_out)} held out",
+        title_justify="left",
+    )
+    for name in (
+        "client",
+        "train",
+        "validation",
+        "test",
+        f"labels 0..{federation.num_classes - 1}",
+        "group",
+    ):
+        table.add_column(
+            name,
+            justify="right" if name in ("train", "validation", "test") else "left",
+            no_wrap=True,
+        )
     for id in shown:
         splits = federation.splits(id)
         groups = federation.groups.get(id, {})
@@ -61,8 +77,12 @@ def histogram(labels: np.ndarray, num_classes: int) -> str:
     return "".join(BARS[height] if height else "·" for height in heights)
 
 
-def _bytes_by_stage(settings: Config, federation: Federation) -> Iterator[tuple[Turn, int, int, int]]:
-    """Counted, not calculated: played with two examples per client, preparing stages whole, of the others the first round."""
+def _bytes_by_stage(
+    settings: Config, federation: Federation
+) -> Iterator[tuple[Turn, int, int, int]]:
+    """Counted, not calculated: played with two examples per client, preparing stages whole, of the
+    others the first round.
+    """
     small = _two_examples_each(federation)
     model = runner.make_model(settings, small)
     executor = Serial(Workplace(model, small, settings.training, settings.run.seed))
@@ -75,7 +95,12 @@ def _bytes_by_stage(settings: Config, federation: Federation) -> Iterator[tuple[
         before = replace(progress.traffic)
         for turn in played:
             experiment.play(turn, progress)
-        yield turns[0], len(played), progress.traffic.down - before.down, progress.traffic.up - before.up
+        yield (
+            turns[0],
+            len(played),
+            progress.traffic.down - before.down,
+            progress.traffic.up - before.up,
+        )
 
 
 def _two_examples_each(federation: Federation) -> Federation:
@@ -83,5 +108,7 @@ def _two_examples_each(federation: Federation) -> Federation:
         x, y = federation.splits(id).train.x[:2].numpy(), federation.splits(id).train.y[:2].numpy()
         return Arrays(x, y), Arrays(x[:0], y[:0]), Arrays(x[:0], y[:0])
 
-    made = Federation.build({id: cut(id) for id in federation.participants}, {}, federation.num_classes)
+    made = Federation.build(
+        {id: cut(id) for id in federation.participants}, {}, federation.num_classes
+    )
     return made.with_pooled_client() if "pooled" in federation.bounds else made

@@ -51,7 +51,12 @@ def downloading(console: Console, title: str) -> Iterator[Callable[[int, int | N
         console.print(f"fetching {title}", highlight=False, soft_wrap=True)
         yield lambda *_: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
@@ -59,7 +64,8 @@ def downloading(console: Console, title: str) -> Iterator[Callable[[int, int | N
 
 def _print_line(console: Console, title: str, event: Event) -> None:
     if event.record is not None:
-        line = f"{title}: round {event.turn.round}/{event.rounds}  {_figures(event)}  {event.seconds:.1f} s"
+        rounds = f"round {event.turn.round}/{event.rounds}"
+        line = f"{title}: {rounds}  {_figures(event)}  {event.seconds:.1f} s"
         console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,6 @@
-"""Runs from configurations: the one place where data, model, method, executor and folder are put together."""
+"""Runs from configurations: the one place where data, model, method, executor and folder are put
+together.
+"""
 
 import os
 import platform
@@ -23,7 +25,8 @@ from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .scenarios import build_federation
 
-WORTH_STARTING_WORKERS = 10.0  # seconds of training below which worker processes do not repay their start
+# seconds of training below which worker processes do not repay their start
+WORTH_STARTING_WORKERS = 10.0
 TRIAL_STEPS = 3
 
 Observer = Callable[[Event], None]
@@ -40,7 +43,9 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy over the participants' test splits in the last round, of a method that predicts labels."""
+        """Mean accuracy over the participants' test splits in the last round, of a method that
+        predicts labels.
+        """
         return float(self.summary["final"]["local_accuracy"])
 
 
@@ -65,7 +70,8 @@ def run(
     >>> cf.run(data={"name": "digits"}, run={"rounds": 1}).summary["rounds"]
     1
 
-    With `out`, a new folder, everything is written there and a killed run can be taken up again by `resume`.
+    With `out`, a new folder, everything is written there and a killed run can be taken up again by
+    `resume`.
     """
     settings = load_config(source, **sections)
     if out is None:
@@ -75,16 +81,23 @@ def run(
 
 
 def resume(out: str | Path, *, observe: Observer = ignore) -> Result:
-    """Go on with the run in the folder `out` where it stopped, bit for bit. A finished run is only read."""
+    """Go on with the run in the folder `out` where it stopped, bit for bit.
+
+    A finished run is only read.
+    """
     with RunFolder.open(Path(out)) as folder:
         settings = Config.from_table(configuration.read_table(folder.path / "config.toml"))
         return _run(settings, folder, observe)
 
 
-def load_config(source: str | Path | Mapping[str, Any] | Config | None, **sections: Mapping[str, Any]) -> Config:
+def load_config(
+    source: str | Path | Mapping[str, Any] | Config | None, **sections: Mapping[str, Any]
+) -> Config:
     if isinstance(source, Config):
         return source
-    table = dict(configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {})
+    table = dict(
+        configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
+    )
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
     return Config.from_table(table)
@@ -93,7 +106,9 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None, **sectio
 def make_federation(settings: Config) -> Federation:
     key = Key(settings.run.seed, "federation")
     data = settings.data.load(key.child("data"))
-    federation = build_federation(data, settings.scenario, key, standardise=settings.data.standardise)
+    federation = build_federation(
+        data, settings.scenario, key, standardise=settings.data.standardise
+    )
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
@@ -106,7 +121,8 @@ def make_model(settings: Config, federation: Federation) -> Model:
     except (RuntimeError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SettingError(
-            f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: {reason}"
+            f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
+            f"{reason}"
         ) from None
     if outputs.shape != (1, federation.num_classes):
         rule = f"must give {federation.num_classes} outputs, one per class"
@@ -116,7 +132,11 @@ def make_model(settings: Config, federation: Federation) -> Model:
 
 def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int) -> Model:
     build = settings.model.builder(input_shape, num_classes)
-    return Model(build, partial(settings.algorithm.network, num_classes=num_classes), _device(settings.run.device))
+    return Model(
+        build,
+        partial(settings.algorithm.network, num_classes=num_classes),
+        _device(settings.run.device),
+    )
 
 
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
@@ -138,7 +158,14 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
             folder.write_executor({**choice._asdict(), "device": model.device.type})
     with _executor(choice, settings, federation, model) as executor:
         experiment = Experiment(
-            settings.algorithm, model, federation, settings.training, settings.run, executor, folder, observe
+            settings.algorithm,
+            model,
+            federation,
+            settings.training,
+            settings.run,
+            executor,
+            folder,
+            observe,
         )
         progress = experiment.restore()
         set_up = time.monotonic() - began
@@ -147,7 +174,10 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
             "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
             **experiment.summary(progress),
             "executor_reason": choice.reason,
-            "task": {"input_shape": list(federation.input_shape), "num_classes": federation.num_classes},
+            "task": {
+                "input_shape": list(federation.input_shape),
+                "num_classes": federation.num_classes,
+            },
             "preprocessing": dict(federation.notes),
             "groups": {id: dict(groups) for id, groups in federation.groups.items()},
             "versions": versions(),
@@ -155,13 +185,19 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
             folder.write_model("final", settings.algorithm.deployed(progress.server))
-            if progress.selected is not None and not settings.algorithm.personal:  # personal parts are the last round's
-                folder.write_model("selected", settings.algorithm.deployed(progress.selected.server))
+            if (
+                progress.selected is not None and not settings.algorithm.personal
+            ):  # personal parts are the last round's
+                folder.write_model(
+                    "selected", settings.algorithm.deployed(progress.selected.server)
+                )
             for id in federation.participants if settings.algorithm.personal else ():
                 if (state := progress.states.get(id)) is not None:
                     folder.write_client_state(id, state)
             folder.write_summary(summary)
-    return Result(summary, experiment.records, None if folder is None else folder.path, progress.server)
+    return Result(
+        summary, experiment.records, None if folder is None else folder.path, progress.server
+    )
 
 
 def choose_executor(settings: Config, federation: Federation, model: Model) -> Choice:
@@ -171,21 +207,33 @@ def choose_executor(settings: Config, federation: Federation, model: Model) -> C
     if sys.platform == "win32":
         workers = min(workers, 30)  # Windows waits for at most 63 handles, two per worker
     if plan.executor == "serial" or (plan.executor == "auto" and model.device.type != "cpu"):
-        return Choice("serial", 1, "asked for" if plan.executor == "serial" else f"device is {model.device}")
+        return Choice(
+            "serial", 1, "asked for" if plan.executor == "serial" else f"device is {model.device}"
+        )
     if plan.executor == "processes":
         if model.device.type != "cpu":
-            raise SettingError(f"run.executor must be 'serial' on a GPU, got 'processes' with device {model.device}")
+            raise SettingError(
+                "run.executor must be 'serial' on a GPU, got 'processes' with device "
+                f"{model.device}"
+            )
         return Choice("processes", workers, "asked for")
     if workers == 1:
         return Choice("serial", 1, "one core")
     seconds = _estimate_seconds(settings, federation, model)
     if seconds < WORTH_STARTING_WORKERS:
-        return Choice("serial", 1, f"about {seconds:.1f} s of training, too short for worker processes")
-    return Choice("processes", workers, f"about {seconds:.0f} s of training in one process, {workers} workers")
+        return Choice(
+            "serial", 1, f"about {seconds:.1f} s of training, too short for worker processes"
+        )
+    return Choice(
+        "processes", workers, f"about {seconds:.0f} s of training in one process, {workers} workers"
+    )
 
 
 def _estimate_seconds(settings: Config, federation: Federation, model: Model) -> float:
-    """Training time in one process, from a few steps on the first client. The choice changes no result."""
+    """Training time in one process, from a few steps on the first client.
+
+    The choice changes no result.
+    """
     id = federation.participants[0]
     client = Client(
         id,
@@ -205,16 +253,22 @@ def _estimate_seconds(settings: Config, federation: Federation, model: Model) ->
         per_step = (time.perf_counter() - began) / TRIAL_STEPS
     finally:
         torch.set_num_threads(threads)
-    steps = sum(-(-federation.size(id) // settings.training.batch_size) for id in federation.participants)
+    steps = sum(
+        -(-federation.size(id) // settings.training.batch_size) for id in federation.participants
+    )
     share = settings.run.cohort_size(len(federation.participants)) / len(federation.participants)
     return per_step * steps * settings.training.epochs * settings.run.rounds * share
 
 
 @contextmanager
-def _executor(choice: Choice, settings: Config, federation: Federation, model: Model) -> Iterator[Executor]:
+def _executor(
+    choice: Choice, settings: Config, federation: Federation, model: Model
+) -> Iterator[Executor]:
     materials = (model, federation, settings.training, settings.run.seed)
     executor: Executor = (
-        Serial(Workplace(*materials)) if choice.name == "serial" else Processes(*materials, workers=choice.workers)
+        Serial(Workplace(*materials))
+        if choice.name == "serial"
+        else Processes(*materials, workers=choice.workers)
     )
     try:
         yield executor
@@ -223,7 +277,11 @@ def _executor(choice: Choice, settings: Config, federation: Federation, model: M
 
 
 def _device(name: str) -> str:
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
         return next(device for device, present in available.items() if present)
     if not available[name]:
@@ -234,4 +292,8 @@ def _device(name: str) -> str:
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    return {"concordfl": version("concordfl"), "torch": torch.__version__, "python": platform.python_version()}
+    return {
+        "concordfl": version("concordfl"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,9 +1,9 @@
 """How familiar samples are to a finished run, and how well that tells familiar from novel ones.
 
-A method that models p(x) scores a sample by log p(x) + log p(y|x), or by log p(x) where it has no label. Any other method is
-scored by the highest probability that it gives to a class; where clients predict with something of their own, by the highest
-over all of them. A sample is novel if it scores below a threshold that a stated share of held-out training data, the false
-alarms, falls below.
+A method that models p(x) scores a sample by log p(x) + log p(y|x), or by log p(x) where it has no
+label. Any other method is scored by the highest probability that it gives to a class; where clients
+predict with something of their own, by the highest over all of them. A sample is novel if it scores
+below a threshold that a stated share of held-out training data, the false alarms, falls below.
 """
 
 import csv
@@ -29,7 +29,7 @@ Scorer = Callable[[Examples], dict[str, Tensor]]
 
 
 class Scored(NamedTuple):
-    """Columns by name, the last of them `score`; and the threshold below which a sample is novel."""
+    """Columns by name, the last `score`; and the threshold below which a sample is novel."""
 
     columns: dict[str, np.ndarray]
     threshold: float | None
@@ -46,17 +46,27 @@ class Scored(NamedTuple):
 
 
 def score(folder: Path, data: Path, false_alarm: float = 0.05, *, labels: bool = True) -> Scored:
-    """Score the samples in a file; see `score_examples`. Labels that the run does not know do not count."""
+    """Score the samples in a file; see `score_examples`. Labels that the run does not know do not
+    count.
+    """
     run = FinishedRun.open(folder)
     own = run.read(data)
     if not len(own.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
     known = own.labels is not None and labels and run.knows(own.labels)
-    numbers = run.numbered(own.labels, data) if known and own.labels is not None else np.zeros(len(own.x), dtype=np.int64)
-    return score_examples(run, run.examples(run.prepared(Arrays(own.x, numbers), data)), known, false_alarm)
+    numbers = (
+        run.numbered(own.labels, data)
+        if known and own.labels is not None
+        else np.zeros(len(own.x), dtype=np.int64)
+    )
+    return score_examples(
+        run, run.examples(run.prepared(Arrays(own.x, numbers), data)), known, false_alarm
+    )
 
 
-def score_both(folder: Path, data: Path, against: Path, false_alarm: float = 0.05) -> tuple[Scored, Scored]:
+def score_both(
+    folder: Path, data: Path, against: Path, false_alarm: float = 0.05
+) -> tuple[Scored, Scored]:
     """Two files scored alike: with labels only if both have them."""
     first, second = (score(folder, path, false_alarm) for path in (data, against))
     if list(first.columns) != list(second.columns):
@@ -64,20 +74,28 @@ def score_both(folder: Path, data: Path, against: Path, false_alarm: float = 0.0
     return first, second
 
 
-def score_examples(run: FinishedRun, examples: Examples, labelled: bool, false_alarm: float = 0.05) -> Scored:
+def score_examples(
+    run: FinishedRun, examples: Examples, labelled: bool, false_alarm: float = 0.05
+) -> Scored:
     """Scores of examples as the run prepares them; labels count only where they are known."""
     if not 0 < false_alarm < 1:
         raise SettingError(f"the false-alarm rate must be between 0 and 1, got {false_alarm}")
     scorer, held_out = (
-        _by_likelihood(run, labelled, false_alarm) if run.settings.algorithm.scores_samples else _by_confidence(run)
+        _by_likelihood(run, labelled, false_alarm)
+        if run.settings.algorithm.scores_samples
+        else _by_confidence(run)
     )
     columns = {name: values.double().numpy() for name, values in scorer(examples).items()}
     threshold = None if held_out is None else float(np.quantile(held_out, false_alarm))
     return Scored(columns, threshold, false_alarm)
 
 
-def _by_likelihood(run: FinishedRun, labelled: bool, false_alarm: float) -> tuple[Scorer, np.ndarray | None]:
-    """By log p(x) and log p(y|x) under the weights of all clients; held-out scores are in the run's summary."""
+def _by_likelihood(
+    run: FinishedRun, labelled: bool, false_alarm: float
+) -> tuple[Scorer, np.ndarray | None]:
+    """By log p(x) and log p(y|x) under the weights of all clients; held-out scores are in the run's
+    summary.
+    """
     algorithm = run.settings.algorithm
     labelled = labelled and algorithm.classifies
     message = algorithm.message(run.progress.server, None)
@@ -92,22 +110,36 @@ def _by_likelihood(run: FinishedRun, labelled: bool, false_alarm: float) -> tupl
     if recorded is not None and not 1 / QUANTILES <= false_alarm <= 1 - 1 / QUANTILES:
         finest = 1 / QUANTILES
         raise SettingError(
-            f"the false-alarm rate must be from {finest} to {1 - finest}, as the run keeps it, got {false_alarm}"
+            f"the false-alarm rate must be from {finest} to {1 - finest}, as the run keeps it, got "
+            f"{false_alarm}"
         )
-    return scorer, None if recorded is None else np.array(recorded["joint" if labelled else "log_x"])
+    return scorer, None if recorded is None else np.array(
+        recorded["joint" if labelled else "log_x"]
+    )
 
 
 def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
-    """By the highest probability of any class, at any client; needs the run's data, as clients may predict with them."""
+    """By the highest probability of any class, at any client; needs the run's data, as clients may
+    predict with them.
+    """
     federation, rounds = runner.make_federation(run.settings), run.summary["rounds"]
-    ids = federation.participants if run.settings.algorithm.personal else federation.participants[:1]
+    ids = (
+        federation.participants if run.settings.algorithm.personal else federation.participants[:1]
+    )
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        each = [run.predict(id, federation.splits(id, rounds).train, examples).max(1).values for id in ids]
+        each = [
+            run.predict(id, federation.splits(id, rounds).train, examples).max(1).values
+            for id in ids
+        ]
         return {"score": torch.stack(each).max(0).values}
 
     parts = [federation.splits(id, rounds).validation for id in federation.participants]
-    held_out = Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), scale=parts[0].scale)
+    held_out = Examples(
+        torch.cat([part.x for part in parts]),
+        torch.cat([part.y for part in parts]),
+        scale=parts[0].scale,
+    )
     return scorer, scorer(held_out)["score"].numpy() if len(held_out) else None
 
 

@@ -16,15 +16,22 @@ CLASSES = 4
 
 
 def concepts(clients=12, examples=80, count=3, seed=0):
-    """The same inputs at all clients, labelled by one of `count` maps: label + concept, mod the classes."""
+    """The same inputs at all clients, labelled by one of `count` maps: label + concept, mod the
+    classes.
+    """
     rng = np.random.default_rng(seed)
     centres = 4 * rng.normal(size=(CLASSES, 6))
 
     def draw(concept, size):
         y = rng.integers(CLASSES, size=size)
-        return Arrays((centres[y] + rng.normal(size=(size, 6))).astype(np.float32), (y + concept) % CLASSES)
+        return Arrays(
+            (centres[y] + rng.normal(size=(size, 6))).astype(np.float32), (y + concept) % CLASSES
+        )
 
-    parts = {f"c{i:02d}": (draw(i % count, examples), draw(0, 0), draw(i % count, 40)) for i in range(clients)}
+    parts = {
+        f"c{i:02d}": (draw(i % count, examples), draw(0, 0), draw(i % count, 40))
+        for i in range(clients)
+    }
     new = {f"new-{k}": (draw(k, examples), draw(0, 0), draw(k, 40)) for k in range(count)}
     groups = {id: {"concept": str(place % count)} for place, id in enumerate(parts)}
     return Federation.build(parts, new, CLASSES, groups)
@@ -42,16 +49,25 @@ def finished(method, data, rounds, training=TRAINING, seed=0, network="linear"):
 def agreement(made):
     found = made.records[-1]["inspect"]
     ids = made.federation.participants
-    return adjusted_rand_score([made.federation.groups[id]["concept"] for id in ids], [str(found[id]["group"]) for id in ids])
+    return adjusted_rand_score(
+        [made.federation.groups[id]["concept"] for id in ids],
+        [str(found[id]["group"]) for id in ids],
+    )
 
 
-@pytest.mark.parametrize("method", [IFCA(num_models=1), CFL(max_clusters=1, warm_up=0), FeSEM(num_models=1, mu=0.0)])
+@pytest.mark.parametrize(
+    "method", [IFCA(num_models=1), CFL(max_clusters=1, warm_up=0), FeSEM(num_models=1, mu=0.0)]
+)
 def test_one_cluster_is_fedavg_to_the_bit(method):
     """FeSEM's first round, which asks everyone, comes before the run's."""
     data = toys.federation()
     _, ours = finished(method, data, 3 if isinstance(method, FeSEM) else 4, network="mlp")
     _, theirs = finished(FedAvg(), data, 4, network="mlp")
-    model = {"ifca": lambda s: s[0], "cfl": lambda s: s["models"][0], "fesem": lambda s: s["centres"][0]}
+    model = {
+        "ifca": lambda s: s[0],
+        "cfl": lambda s: s["models"][0],
+        "fesem": lambda s: s["centres"][0],
+    }
     assert tree.equal(model[type(method).__name__.lower()](ours.server), theirs.server)
 
 
@@ -66,10 +82,15 @@ def test_one_cluster_is_fedavg_to_the_bit(method):
 def test_planted_concepts_are_found(method, rounds):
     """IFCA by the best of three starts: it depends on its seeds, as its paper says."""
     starts = range(3 if isinstance(method, IFCA) else 1)
-    best = max((finished(method, concepts(seed=seed), rounds, seed=seed)[0] for seed in starts), key=agreement)
+    best = max(
+        (finished(method, concepts(seed=seed), rounds, seed=seed)[0] for seed in starts),
+        key=agreement,
+    )
     assert agreement(best) == 1
     assert best.records[-1]["local"]["accuracy"] > 0.95
-    assert best.records[-1]["global"]["accuracy"] > 0.95  # a new client takes the cluster with the least loss
+    assert (
+        best.records[-1]["global"]["accuracy"] > 0.95
+    )  # a new client takes the cluster with the least loss
 
 
 def test_cfl_splits_twice_with_the_right_clients_in_each():
@@ -112,8 +133,12 @@ def test_fesem_assigns_to_the_nearest_centre():
     before = progress.server
     turn = made.turns[-1]
     cohort = made._assemble(turn, progress)
-    messages = {id: {before["members"][id]: before["centres"][before["members"][id]]} for id in cohort.ids}
-    trained = {id: reply.mean() for id, reply in cohort.run(made.algorithm.train, each=messages).items()}
+    messages = {
+        id: {before["members"][id]: before["centres"][before["members"][id]]} for id in cohort.ids
+    }
+    trained = {
+        id: reply.mean() for id, reply in cohort.run(made.algorithm.train, each=messages).items()
+    }
     after = made.algorithm.round(before, made._assemble(turn, progress))
     for id, params in trained.items():
         flat = torch.cat([value.flatten() for value in params.values()])
@@ -122,7 +147,8 @@ def test_fesem_assigns_to_the_nearest_centre():
             for centre in before["centres"].values()
         ]
         assert after["members"][id] == int(np.argmin(distances))
-    # One whose trained weights are another cluster's centre moves there, and takes its weights along.
+    # One whose trained weights are another cluster's centre moves there, and takes its weights
+    # along.
     mover = cohort.ids[0]
     other = next(k for k in before["centres"] if k != before["members"][mover])
     planted = {**before, "centres": {**before["centres"], other: trained[mover]}}
@@ -145,10 +171,14 @@ def test_fedsoft_importance_is_the_share_of_examples_that_a_cluster_fits_best():
 
 
 def test_fedsoft_pulls_to_the_centres():
-    """With a large λ and small enough steps, a client's model lies near the importance-weighted mean of the centres."""
+    """With a large λ and small enough steps, a client's model lies near the importance-weighted
+    mean of the centres.
+    """
     data = concepts(clients=3)
     near, far = (
-        finished(FedSoft(num_models=2, penalty=penalty), data, 1, Training(lr=0.01, batch_size=16))[1]
+        finished(FedSoft(num_models=2, penalty=penalty), data, 1, Training(lr=0.01, batch_size=16))[
+            1
+        ]
         for penalty in (50.0, 0.0)
     )
 
@@ -156,14 +186,19 @@ def test_fedsoft_pulls_to_the_centres():
         state = tree.unpack(progress.states.get("c00"))
         start = {k: toys.model_for(FedSoft(), data, "linear").init(0, index=k) for k in range(2)}
         shares = state["importance"] / state["importance"].sum()
-        middle = {name: sum(float(u) * start[k][name] for k, u in enumerate(shares)) for name in state["model"]}
+        middle = {
+            name: sum(float(u) * start[k][name] for k, u in enumerate(shares))
+            for name in state["model"]
+        }
         return float(tree.sq_dist(state["model"], middle))
 
     assert distance(near) < distance(far) / 4
 
 
 @pytest.mark.parametrize(
-    "method", [CFL(warm_up=5, stopped=0.5, pulling=0.3, max_clusters=3), FeSEM(num_models=3)], ids=["cfl", "fesem"]
+    "method",
+    [CFL(warm_up=5, stopped=0.5, pulling=0.3, max_clusters=3), FeSEM(num_models=3)],
+    ids=["cfl", "fesem"],
 )
 def test_planted_concepts_are_found_by_a_part_of_the_clients_at_a_time(method):
     """Those that were away when clusters were made take the one that fits them best."""
@@ -176,7 +211,9 @@ def test_planted_concepts_are_found_by_a_part_of_the_clients_at_a_time(method):
 
 
 def test_fedsoft_draws_clients_by_their_importance():
-    """Whoever a cluster draws finds it important; if all are drawn the centre is the plain mean of their models."""
+    """Whoever a cluster draws finds it important; if all are drawn the centre is the plain mean of
+    their models.
+    """
     data = concepts(clients=12)
     made, progress = finished(FedSoft(num_models=3, drawn=3), data, 12)
     told = {id: tree.unpack(progress.states.get(id))["importance"] for id in data.participants}
@@ -188,4 +225,7 @@ def test_fedsoft_draws_clients_by_their_importance():
     _, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
     models = [tree.unpack(everyone.states.get(id))["model"] for id in data.participants]
     for centre in everyone.server.values():
-        assert all(torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6) for name in centre)
+        assert all(
+            torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6)
+            for name in centre
+        )

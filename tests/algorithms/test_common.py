@@ -18,9 +18,15 @@ from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
 
-SHORT = {"clusters": 2, "encoder_rounds": 3, "head_rounds": 4, "random_inputs": 50}  # a paper's schedule is long for a toy
+SHORT = {
+    "clusters": 2,
+    "encoder_rounds": 3,
+    "head_rounds": 4,
+    "random_inputs": 50,
+}  # a paper's schedule is long for a toy
 METHODS: dict[str, Algorithm] = {
-    name: kind(**SHORT) if name.startswith("fedconcat") else kind() for name, kind in ALGORITHMS.items()
+    name: kind(**SHORT) if name.startswith("fedconcat") else kind()
+    for name, kind in ALGORITHMS.items()
 } | {"toy": toys.Toy(), "cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0)
 
@@ -47,7 +53,10 @@ def test_same_seed_same_result_other_seed_another(method, straight):
     again = toys.result(toys.experiment(method, plan=PLAN))
     assert {key: again[key] for key in SAME} == {key: straight[key] for key in SAME}
     other = toys.result(toys.experiment(method, plan=replace(PLAN, seed=1)))
-    assert (other["parameters_sha256"], other["states_sha256"]) != (straight["parameters_sha256"], straight["states_sha256"])
+    assert (other["parameters_sha256"], other["states_sha256"]) != (
+        straight["parameters_sha256"],
+        straight["states_sha256"],
+    )
 
 
 def test_stopping_after_every_round_is_a_straight_run(method, straight, tmp_path):
@@ -66,7 +75,9 @@ def test_stopping_after_every_round_is_a_straight_run(method, straight, tmp_path
 
 def test_the_order_of_clients_does_not_matter(method, straight):
     data = toys.federation()
-    turned = replace(data, bounds=dict(reversed(data.bounds.items())), groups=dict(reversed(data.groups.items())))
+    turned = replace(
+        data, bounds=dict(reversed(data.bounds.items())), groups=dict(reversed(data.groups.items()))
+    )
     summary = toys.result(toys.experiment(method, turned, plan=PLAN))
     assert {key: summary[key] for key in SAME} == {key: straight[key] for key in SAME}
 
@@ -81,10 +92,15 @@ def test_missing_replies(method):
 
 def test_networks_with_statistics_and_drop_out(method):
     """Buffers travel and are kept as parameters are."""
-    made = toys.experiment(method, plan=Plan(rounds=3, cohort=4, evaluate_every=3), network="toys:batch_norm_net")
+    made = toys.experiment(
+        method, plan=Plan(rounds=3, cohort=4, evaluate_every=3), network="toys:batch_norm_net"
+    )
     summary = toys.result(made)
     spread = toys.experiment(
-        method, plan=Plan(rounds=3, cohort=4, evaluate_every=3), network="toys:batch_norm_net", executor="processes"
+        method,
+        plan=Plan(rounds=3, cohort=4, evaluate_every=3),
+        network="toys:batch_norm_net",
+        executor="processes",
     )
     assert toys.result(spread)["parameters_sha256"] == summary["parameters_sha256"]
 
@@ -100,7 +116,9 @@ def test_one_example_per_client(method):
     def one(count: int) -> Arrays:
         return Arrays(rng.normal(size=(count, 5)).astype(np.float32), rng.integers(3, size=count))
 
-    data = Federation.build({f"c{i}": (one(1), one(0), one(1)) for i in range(3)}, {"new": (one(1), one(0), one(1))}, 3)
+    data = Federation.build(
+        {f"c{i}": (one(1), one(0), one(1)) for i in range(3)}, {"new": (one(1), one(0), one(1))}, 3
+    )
     summary = toys.result(toys.experiment(method, data, plan=Plan(rounds=2)))
     if method.classifies:
         assert summary["final"]["local_accuracy"] in (0, 1 / 3, 2 / 3, 1)
@@ -138,7 +156,9 @@ def watched(method):
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree.leaves(value) if isinstance(leaf, torch.Tensor) and leaf.numel() > 1)
+    return (
+        leaf for leaf in tree.leaves(value) if isinstance(leaf, torch.Tensor) and leaf.numel() > 1
+    )
 
 
 def test_private_state_is_in_no_reply(watched):
@@ -147,24 +167,42 @@ def test_private_state_is_in_no_reply(watched):
         for id, reply in outcome.value.items():
             kept = before[id] or after.get(id)
             state = tree.unpack(kept) if kept else {}
-            for private in tensors({key: value for key, value in state.items() if key not in made.algorithm.public_state}):
-                assert not any(private.shape == sent.shape and torch.equal(private, sent) for sent in tensors(reply))
+            for private in tensors(
+                {
+                    key: value
+                    for key, value in state.items()
+                    if key not in made.algorithm.public_state
+                }
+            ):
+                assert not any(
+                    private.shape == sent.shape and torch.equal(private, sent)
+                    for sent in tensors(reply)
+                )
 
 
 def test_counted_bytes_are_those_of_the_trees(watched):
     _, progress, seen = watched
     up = sum(tree.num_bytes(reply) for _, _, _, outcome in seen for reply in outcome.value.values())
     down = sum(
-        tree.num_bytes(job.broadcast) * len(job.ids) if job.each is None else sum(map(tree.num_bytes, job.each.values()))
+        tree.num_bytes(job.broadcast) * len(job.ids)
+        if job.each is None
+        else sum(map(tree.num_bytes, job.each.values()))
         for job, _, _, _ in seen
     )
-    published = sum(size * len(progress.publications.delivered[name]) for name, size in progress.publications.size.items())
+    published = sum(
+        size * len(progress.publications.delivered[name])
+        for name, size in progress.publications.size.items()
+    )
     assert (progress.traffic.up, progress.traffic.down) == (up, down + published)
 
 
 def test_trees_serialise(watched):
     _, progress, seen = watched
-    for value in (progress.server, *(job.broadcast for job, _, _, _ in seen), *(outcome.value for _, _, _, outcome in seen)):
+    for value in (
+        progress.server,
+        *(job.broadcast for job, _, _, _ in seen),
+        *(outcome.value for _, _, _, outcome in seen),
+    ):
         assert tree.pack(tree.unpack(tree.pack(value))) == tree.pack(value)
 
 
@@ -178,9 +216,15 @@ def test_predictions_are_probabilities(watched, method):
     for id, new in cases:
         splits = made.federation.splits(id)
         client = toys.Client(
-            id, splits.train, num_classes=3, model=made.model, training=made.training, seed=0, round=3,
+            id,
+            splits.train,
+            num_classes=3,
+            model=made.model,
+            training=made.training,
+            seed=0,
+            round=3,
             published=lambda name: tree.unpack(progress.publications.data[name]),
-        )  # fmt: skip
+        )
         message = method.message(progress.server, None if new else id)
         state = None if new else progress.states.get(id)
         start = method.init_client(client, message) if state is None else tree.unpack(state)
@@ -188,7 +232,9 @@ def test_predictions_are_probabilities(watched, method):
         probabilities = method.predict(client, adapted, message, splits.test)
         assert probabilities.shape == (len(splits.test), 3)
         assert probabilities.min() >= 0
-        assert torch.allclose(probabilities.sum(1), torch.ones(len(splits.test), dtype=probabilities.dtype), atol=1e-5)
+        assert torch.allclose(
+            probabilities.sum(1), torch.ones(len(splits.test), dtype=probabilities.dtype), atol=1e-5
+        )
 
 
 def test_settings_go_through_toml(method):

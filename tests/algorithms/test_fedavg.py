@@ -1,5 +1,6 @@
 """FedAvg and the methods that differ from it in one thing."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ def lines_of_code(name):
 
     source = Path(concordfl.algorithms.__file__).with_name(f"{name}.py").read_text()
     tree_ = ast.parse(source)
-    tree_.body = [node for node in tree_.body if not isinstance(node, (ast.Import, ast.ImportFrom))][1:]
+    tree_.body = [
+        node for node in tree_.body if not isinstance(node, (ast.Import, ast.ImportFrom))
+    ][1:]
     return len([line for line in ast.unparse(tree_).splitlines() if line.strip()])
 
 
@@ -34,7 +37,9 @@ def test_fedprox_with_weight_zero_is_fedavg():
 
 def test_fedprox_stays_nearer_to_where_it_started():
     def moved(algorithm):
-        made = toys.experiment(algorithm, plan=Plan(rounds=1), training=Training(lr=0.05, batch_size=8, epochs=5))
+        made = toys.experiment(
+            algorithm, plan=Plan(rounds=1), training=Training(lr=0.05, batch_size=8, epochs=5)
+        )
         return tree.sq_dist(made.run(made.start()).server, made.model.init(0)).item()
 
     distances = [moved(FedProx(mu=mu)) for mu in (0.0, 1.0, 10.0)]
@@ -49,14 +54,16 @@ def test_fedprox_gradient_is_that_of_the_formula():
     message, params = model.init(0), model.init(1)
     prox = client.fold(
         lambda found, batch: found or (
-            client.grad(lambda p, b: FedProx(mu=0.3).local_loss(client, {}, message, p, b), params, batch),
+            client.grad(partial(FedProx(mu=0.3).local_loss, client, {}, message), params, batch),
             client.grad(client.loss, params, batch),
         ),
         None,
         steps=1,
     )  # fmt: skip
     for name in message:
-        assert torch.allclose(prox[0][name], prox[1][name] + 0.3 * (params[name] - message[name]), atol=1e-6)
+        assert torch.allclose(
+            prox[0][name], prox[1][name] + 0.3 * (params[name] - message[name]), atol=1e-6
+        )
 
 
 def test_bad_hyper_parameters_are_refused_however_they_come():
@@ -98,7 +105,13 @@ def test_centralized_is_training_on_all_examples():
     y = torch.cat([data.splits(id).train.y for id in data.participants])
     for round in range(2):
         client = toys.Client(
-            "pooled", toys.Examples(x, y), num_classes=3, model=made.model, training=made.training, seed=0, round=round
+            "pooled",
+            toys.Examples(x, y),
+            num_classes=3,
+            model=made.model,
+            training=made.training,
+            seed=0,
+            round=round,
         )
         params = client.fit(params)
     for name, value in params.items():

@@ -32,14 +32,26 @@ def skewed(clients=12, per_client=40, seed=0):
         y = rng.integers(2, size=count) + 2 * group
         return Arrays((centres[y] + rng.normal(size=(count, 8))).astype(np.float32), y)
 
-    parts = {f"c{i:02d}": (draw(i % 3, per_client), draw(i % 3, 0), draw(i % 3, 20)) for i in range(clients)}
-    everything = Arrays(*(np.concatenate(part) for part in zip(*(draw(group, 60) for group in range(3)), strict=True)))
+    parts = {
+        f"c{i:02d}": (draw(i % 3, per_client), draw(i % 3, 0), draw(i % 3, 20))
+        for i in range(clients)
+    }
+    everything = Arrays(
+        *(
+            np.concatenate(part)
+            for part in zip(*(draw(group, 60) for group in range(3)), strict=True)
+        )
+    )
     groups = {id: {"concept": str(place % 3)} for place, id in enumerate(parts)}
-    return Federation.build(parts, {"all": (everything, everything.take(np.arange(0)), everything)}, CLASSES, groups)
+    return Federation.build(
+        parts, {"all": (everything, everything.take(np.arange(0)), everything)}, CLASSES, groups
+    )
 
 
 def play(method, data, training=toys.TRAINING, **options):
-    made = toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training, **options)
+    made = toys.experiment(
+        method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training, **options
+    )
     return made, made.run(made.start())
 
 
@@ -57,9 +69,14 @@ def test_one_cluster_is_fedavg_to_the_bit():
 def test_planted_groups_are_found(infer):
     data = skewed()
     training = Training(lr=0.05, batch_size=8, epochs=4)
-    made, progress = play(FedConcat(clusters=3, infer=infer, encoder_rounds=2, head_rounds=1), data, training)
+    made, progress = play(
+        FedConcat(clusters=3, infer=infer, encoder_rounds=2, head_rounds=1), data, training
+    )
     truth = [data.groups[id]["concept"] for id in data.participants]
-    assert adjusted_rand_score(truth, [progress.server["members"][id] for id in data.participants]) == 1
+    assert (
+        adjusted_rand_score(truth, [progress.server["members"][id] for id in data.participants])
+        == 1
+    )
     assert made.records[-1]["clusters"]["ari"] == 1
     assert made.records[-1]["server"]["cluster_sizes"] == [4, 4, 4]
 
@@ -82,7 +99,9 @@ def spy(made):
     perform = made.executor.perform
 
     def watched(job, states):
-        outcome = perform(job._replace(additive=False), states) if job.task.step != "evaluate" else None
+        outcome = (
+            perform(job._replace(additive=False), states) if job.task.step != "evaluate" else None
+        )
         if outcome is not None:
             kept.setdefault(job.task.step, []).append(outcome.value)
         return perform(job, states)
@@ -109,23 +128,34 @@ def test_inferred_labels_are_close_to_the_true_ones_and_none_leave_the_client():
     assert set(replies) == {"train"}  # no step tells labels
     trained = {id: reply[0] for id, reply in replies["train"][0].items()}
     assert all(set(reply.total) == set(made.model.names) for reply in trained.values())
-    inferred = method._inferred(trained, made.model.init(0), made._assemble(made.turns[0], progress))
-    truth = {id: np.bincount(data.splits(id).train.y, minlength=10) / data.size(id) for id in data.participants}
+    inferred = method._inferred(
+        trained, made.model.init(0), made._assemble(made.turns[0], progress)
+    )
+    truth = {
+        id: np.bincount(data.splits(id).train.y, minlength=10) / data.size(id)
+        for id in data.participants
+    }
     assert np.mean([np.corrcoef(truth[id], inferred[id])[0, 1] for id in inferred]) > 0.9
 
 
 def test_inference_against_the_formulas():
     data = skewed(clients=3)
-    made = toys.experiment(FedConcat(), data, plan=Plan(rounds=1), training=Training(lr=0.1, batch_size=8, epochs=2))
+    made = toys.experiment(
+        FedConcat(), data, plan=Plan(rounds=1), training=Training(lr=0.1, batch_size=8, epochs=2)
+    )
     cohort = made._assemble(made.turns[0], made.start())
     start, after = made.model.init(0), made.model.init(1)
     found = FedConcat(infer="bias")._inferred({"a": tree.weighted(after, 40)}, start, cohort)["a"]
     b0, b1 = start["head.bias"].double().numpy(), after["head.bias"].double().numpy()
     shares = np.maximum(np.exp(b0) / np.exp(b0).sum() + (b1 - b0) / (2 * 5 * 0.1), 0)
     assert np.allclose(found, shares / shares.sum(), atol=1e-6)
-    found = FedConcat(infer="model", random_inputs=70)._inferred({"a": tree.weighted(after, 40)}, start, cohort)["a"]
+    found = FedConcat(infer="model", random_inputs=70)._inferred(
+        {"a": tree.weighted(after, 40)}, start, cohort
+    )["a"]
     inputs = cohort.random("inputs").normal((70, 8)).float()
-    assert np.allclose(found, made.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6)
+    assert np.allclose(
+        found, made.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6
+    )
 
 
 def test_noise_on_the_label_shares():
@@ -135,7 +165,9 @@ def test_noise_on_the_label_shares():
     replies = spy(made)
     made.play(made.turns[0], made.start())
     (told,) = replies["tell_labels"]
-    truth = {id: np.bincount(data.splits(id).train.y, minlength=CLASSES) / data.size(id) for id in told}
+    truth = {
+        id: np.bincount(data.splits(id).train.y, minlength=CLASSES) / data.size(id) for id in told
+    }
     noise = np.stack([told[id].numpy() - truth[id] for id in told])
     assert np.abs(noise).mean() == pytest.approx(1 / 2.5, rel=0.2)  # the mean of |Laplace(b)| is b
 
@@ -144,7 +176,12 @@ def test_noise_on_the_label_shares():
 def test_counted_bytes_are_the_formula(method):
     """N[2w·T_e + K(w−h) + 2(K·h_weight + h_bias)·T_c] numbers, and a weight per reply."""
     data, k, encoder_rounds, head_rounds = skewed(), 3, 4, 7
-    made, progress = play(method(clusters=k, encoder_rounds=encoder_rounds, head_rounds=head_rounds, random_inputs=10), data)
+    made, progress = play(
+        method(
+            clusters=k, encoder_rounds=encoder_rounds, head_rounds=head_rounds, random_inputs=10
+        ),
+        data,
+    )
     n, w = 12, made.model.num_parameters
     bias, weight = CLASSES, CLASSES * 8  # the mlp of the toys has a width of 8
     h = bias + weight
@@ -155,9 +192,14 @@ def test_counted_bytes_are_the_formula(method):
 
 
 def test_the_papers_schedule_costs_what_50_rounds_of_fedavg_cost():
-    """By the formula that the counted bytes equal: the method's default schedule on the paper's network."""
+    """By the formula that the counted bytes equal: the method's default schedule on the paper's
+    network.
+    """
     method, model = FedConcat(), Model(make_builder("lenet", (1, 28, 28), 10, {}))
-    w, h = model.num_parameters, sum(value.numel() for value in tree.subset(model.init(0), model.head_names).values())
+    w, h = (
+        model.num_parameters,
+        sum(value.numel() for value in tree.subset(model.init(0), model.head_names).values()),
+    )
     assert (w, h) == (44_426, 850)
     wide = method.clusters * (h - 10) + 10
     ours = 2 * w * method.encoder_rounds + method.clusters * (w - h) + 2 * wide * method.head_rounds
@@ -166,11 +208,17 @@ def test_the_papers_schedule_costs_what_50_rounds_of_fedavg_cost():
 
 def test_no_encoder_is_run_in_the_head_stage(monkeypatch):
     made = toys.experiment(
-        FedConcat(clusters=3, encoder_rounds=2, head_rounds=6), skewed(), plan=Plan(rounds=1, evaluate_every=1)
+        FedConcat(clusters=3, encoder_rounds=2, head_rounds=6),
+        skewed(),
+        plan=Plan(rounds=1, evaluate_every=1),
     )
     calls = []
     features = made.model.features
-    monkeypatch.setattr(made.model, "features", lambda params, inputs: calls.append(len(inputs)) or features(params, inputs))
+    monkeypatch.setattr(
+        made.model,
+        "features",
+        lambda params, inputs: calls.append(len(inputs)) or features(params, inputs),
+    )
     progress = made.start()
     seen = {}
     for turn in made.turns:
@@ -178,7 +226,8 @@ def test_no_encoder_is_run_in_the_head_stage(monkeypatch):
         made.play(turn, progress)
         seen[turn.stage.name] = seen.get(turn.stage.name, 0) + sum(calls) - before
     assert seen == {"cluster": 0, "encoders": 0, "concatenate": 3 * 12 * 40, "head": 0}
-    # Evaluation looks at every other example once, whatever the number of rounds that are evaluated.
+    # Evaluation looks at every other example once, whatever the number of rounds that are
+    # evaluated.
     for _ in range(3):
         made._evaluate(made.turns[-1], progress)
     assert sum(calls) == 3 * (12 * 40 + 12 * 20 + 180)
@@ -211,9 +260,14 @@ def test_a_head_from_the_clusters_sums_their_logits():
     made, progress = play(method, data)
     head = method._first_head(progress.server["models"], made._assemble(made.turns[-2], progress))
     examples = data.splits("all").test
-    client = toys.client(examples, made.model, published=lambda name: tree.unpack(progress.publications.data[name]))
+    client = toys.client(
+        examples, made.model, published=lambda name: tree.unpack(progress.publications.data[name])
+    )
     ours = F.linear(method.features(client, examples), **head)
-    each = [made.model.logits(params, examples.inputs()) for params in progress.server["models"].values()]
+    each = [
+        made.model.logits(params, examples.inputs())
+        for params in progress.server["models"].values()
+    ]
     assert torch.allclose(ours, torch.stack(each).sum(0), atol=1e-4)
 
 
@@ -223,18 +277,34 @@ def test_an_equal_average_of_heads():
     sizes = {"a": 10, "b": 20, "c": 70}
 
     def draw(count):
-        return Arrays(rng.normal(size=(count, 5)).astype(np.float32), rng.integers(CLASSES, size=count))
+        return Arrays(
+            rng.normal(size=(count, 5)).astype(np.float32), rng.integers(CLASSES, size=count)
+        )
 
-    data = Federation.build({id: (draw(size), draw(0), draw(4)) for id, size in sizes.items()}, {}, CLASSES)
+    data = Federation.build(
+        {id: (draw(size), draw(0), draw(4)) for id, size in sizes.items()}, {}, CLASSES
+    )
     for how, weights in (("size", sizes), ("equal", dict.fromkeys(sizes, 1))):
         method = FedConcat(clusters=1, encoder_rounds=1, head_rounds=1, head_average=how)
         made, progress = play(method, data)
-        start = method._first_head(progress.server["models"], made._assemble(made.turns[2], progress))
+        start = method._first_head(
+            progress.server["models"], made._assemble(made.turns[2], progress)
+        )
         expected = {name: torch.zeros_like(value) for name, value in start.items()}
         for id, weight in weights.items():
-            published = {"published": lambda name, p=progress: tree.unpack(p.publications.data[name])}
-            client = Client(id, data.splits(id).train, num_classes=CLASSES, model=made.model, training=made.training,
-                            seed=0, round=0, **published)  # fmt: skip
+            published = {
+                "published": lambda name, p=progress: tree.unpack(p.publications.data[name])
+            }
+            client = Client(
+                id,
+                data.splits(id).train,
+                num_classes=CLASSES,
+                model=made.model,
+                training=made.training,
+                seed=0,
+                round=0,
+                **published,
+            )
             _, reply = method.train_on_features(client, {}, start)
             for name, value in reply.mean().items():
                 expected[name] += value * weight / sum(weights.values())
@@ -246,8 +316,12 @@ def test_it_beats_fedavg_where_labels_are_skewed():
     data = skewed()
     training = Training(lr=0.05, momentum=0.9, batch_size=8, epochs=2)
     method = FedConcat(clusters=3, encoder_rounds=3, head_rounds=30)
-    ours = toys.result(toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training))
-    theirs = toys.result(toys.experiment(FedAvg(), data, plan=Plan(rounds=4, evaluate_every=1000), training=training))
+    ours = toys.result(
+        toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000), training=training)
+    )
+    theirs = toys.result(
+        toys.experiment(FedAvg(), data, plan=Plan(rounds=4, evaluate_every=1000), training=training)
+    )
     assert ours["final"]["global_accuracy"] > theirs["final"]["global_accuracy"]
 
 
@@ -266,7 +340,8 @@ class SideBySide(nn.Module):
 class Wide(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder = SideBySide(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()) for _ in range(3))
+        layers = (nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()) for _ in range(3))
+        self.encoder = SideBySide(layers)
         self.head = nn.Linear(48, 10)
     def forward(self, x):
         return self.head(self.encoder(x))
@@ -275,7 +350,8 @@ model = Wide()
 model.load_state_dict(load_file(sys.argv[1]))
 data = load_file(sys.argv[2])
 predicted = model(data["x"].float().permute(0, 3, 1, 2) / 255).argmax(1)
-print(json.dumps({"accuracy": float((predicted == data["y"]).double().mean()), "ours": "concordfl" in sys.modules}))
+accuracy = float((predicted == data["y"]).double().mean())
+print(json.dumps({"accuracy": accuracy, "ours": "concordfl" in sys.modules}))
 """
 
 
@@ -298,7 +374,9 @@ def test_the_saved_wide_model_predicts_what_the_run_reported(tmp_path):
     save_file({"x": test.x.contiguous(), "y": test.y.contiguous()}, tmp_path / "test.safetensors")
     model = tmp_path / "run/models/final.safetensors"
     done = subprocess.run(
-        [sys.executable, "-c", PLAIN_SESSION, str(model), str(tmp_path / "test.safetensors")], capture_output=True, text=True
+        [sys.executable, "-c", PLAIN_SESSION, str(model), str(tmp_path / "test.safetensors")],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -306,31 +384,42 @@ def test_the_saved_wide_model_predicts_what_the_run_reported(tmp_path):
 
 
 def test_models_that_cannot_be_concatenated():
-    with pytest.raises(SettingError, match="fedconcat needs a model with an encoder and a linear head, got Sequential"):
+    with pytest.raises(
+        SettingError,
+        match="fedconcat needs a model with an encoder and a linear head, got Sequential",
+    ):
         FedConcat().network(torch.nn.Sequential(), 2)
 
 
 @pytest.mark.parametrize("cohort", [1.0, 4])
 @pytest.mark.parametrize("strategy", ["ifca", "fesem", "fedsoft"])
 def test_encoders_of_other_clusterings(strategy, cohort):
-    """The K models are those of the method itself, after as many rounds; then a head for all of them."""
+    """The K models are those of the method itself, after as many rounds; then a head for all of
+    them.
+    """
     data = skewed()
     method = FedConcat(clusters=3, strategy=strategy, encoder_rounds=4, head_rounds=12)
     made = toys.experiment(method, data, plan=Plan(rounds=1, evaluate_every=1000, cohort=cohort))
     progress = made.run(made.start())
     rounds = 3 if strategy == "fesem" else 4  # FeSEM has a first round beside the run's
-    plain = toys.experiment(method._inner(), data, plan=Plan(rounds=rounds, evaluate_every=1000, cohort=cohort))
+    plain = toys.experiment(
+        method._inner(), data, plan=Plan(rounds=rounds, evaluate_every=1000, cohort=cohort)
+    )
     alone = plain.run(plain.start())
     assert tree.equal(progress.server["models"], method._inner().shared_models(alone.server))
     assert progress.server["head"]["weight"].shape == (CLASSES, 8 * len(progress.server["models"]))
     assert made.records[-1]["global"]["accuracy"] > 1.5 / CLASSES
-    with pytest.raises(SettingError, match=f"clusters must be a number where strategy is '{strategy}', got 'elbow'"):
+    with pytest.raises(
+        SettingError, match=f"clusters must be a number where strategy is '{strategy}', got 'elbow'"
+    ):
         FedConcat(clusters="elbow", strategy=strategy)
 
 
 @pytest.mark.parametrize("head_init", ["random", "clusters"])
 def test_a_head_without_bias(head_init):
-    method = FedConcatID(clusters=2, encoder_rounds=2, head_rounds=2, head_init=head_init, random_inputs=50)
+    method = FedConcatID(
+        clusters=2, encoder_rounds=2, head_rounds=2, head_init=head_init, random_inputs=50
+    )
     made = toys.experiment(method, skewed(), plan=Plan(rounds=1), network="toys:unbiased_net")
     progress = made.run(made.start())
     assert set(progress.server["head"]) == {"weight"}
@@ -342,10 +431,16 @@ def test_a_head_without_bias(head_init):
 def test_nobody_answers_at_first():
     """What was missed is made up for; if nobody ever answers, the run says so."""
     method = FedConcat(clusters=2, encoder_rounds=3, head_rounds=6)
-    made = toys.experiment(method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.5, evaluate_every=1, seed=1))
+    made = toys.experiment(
+        method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.5, evaluate_every=1, seed=1)
+    )
     assert method.ready(made.run(made.start()).server)
-    lost = toys.experiment(method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.99, evaluate_every=1))
-    with pytest.raises(ClientStepError, match="clients must answer once before training, got no answer"):
+    lost = toys.experiment(
+        method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.99, evaluate_every=1)
+    )
+    with pytest.raises(
+        ClientStepError, match="clients must answer once before training, got no answer"
+    ):
         lost.run(lost.start())
 
 
@@ -356,21 +451,31 @@ def test_settings_that_would_be_ignored():
         FedConcatID(infer="labels")
     with pytest.raises(SettingError, match="restart is for labels that are inferred"):
         FedConcat(restart=True)
-    with pytest.raises(SettingError, match="infer is for strategy = 'kmeans', got 'model' with 'ifca'"):
+    with pytest.raises(
+        SettingError, match="infer is for strategy = 'kmeans', got 'model' with 'ifca'"
+    ):
         FedConcat(strategy="ifca", infer="model")
-    with pytest.raises(SettingError, match="balanced is for strategy = 'kmeans', got True with 'fesem'"):
+    with pytest.raises(
+        SettingError, match="balanced is for strategy = 'kmeans', got True with 'fesem'"
+    ):
         FedConcat(strategy="fesem", balanced=True)
 
 
 def test_a_restart_throws_the_round_that_infers_labels_away():
-    """Then one cluster is FedAvg of as many rounds as the encoders have; else that round is the first of them."""
+    """Then one cluster is FedAvg of as many rounds as the encoders have; else that round is the
+    first of them.
+    """
     data = skewed()
     for restart in (True, False):
-        method = FedConcatID(clusters=1, encoder_rounds=3, head_rounds=1, random_inputs=20, restart=restart)
+        method = FedConcatID(
+            clusters=1, encoder_rounds=3, head_rounds=1, random_inputs=20, restart=restart
+        )
         stages = {stage.name: stage.rounds for stage in method.stages()}
         assert stages["encoders"] == (3 if restart else 2)
         plain = toys.experiment(FedAvg(), data, plan=Plan(rounds=3, evaluate_every=1000))
-        assert tree.equal(play(method, data)[1].server["models"][0], plain.run(plain.start()).server)
+        assert tree.equal(
+            play(method, data)[1].server["models"][0], plain.run(plain.start()).server
+        )
 
 
 def test_a_stage_that_training_builds_on_is_asked_again():

@@ -12,10 +12,11 @@ import toys
 from concordfl import SettingError, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
 from concordfl.algorithms.fedconceptem import log_prior
-from concordfl.core import mixture, tree
+from concordfl.core import tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
+from concordfl.toolbox import mixture
 
 PLAN = Plan(rounds=4, cohort=4)
 FULL = Training(lr=0.05, batch_size=10**6)  # one full-batch step a round
@@ -45,16 +46,23 @@ def concepts(clients=12, examples=40, seed=0):
 
 
 def visitor(made, id, examples):
-    return toys.Client(id, examples, num_classes=4, model=made.model, training=made.training, seed=0, round=0)
+    return toys.Client(
+        id, examples, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+    )
 
 
-# --- limits -------------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [FedEM(num_models=1), FedConceptEM(num_models=1), FedConceptEM(num_models=1, adam=True)])
+@pytest.mark.parametrize(
+    "method",
+    [FedEM(num_models=1), FedConceptEM(num_models=1), FedConceptEM(num_models=1, adam=True)],
+)
 def test_one_model_is_fedavg_to_the_bit(method):
     server = server_of(method)
-    assert tree.equal((server if isinstance(method, FedEM) else server["models"])[0], server_of(FedAvg()))
+    assert tree.equal(
+        (server if isinstance(method, FedEM) else server["models"])[0], server_of(FedAvg())
+    )
 
 
 @pytest.mark.parametrize("aggregate", ["size", "responsibility"])
@@ -66,7 +74,9 @@ def test_without_the_label_prior_it_is_fedem_to_the_bit(aggregate):
 def test_the_first_round_is_fedems():
     plan = Plan(rounds=1)
     assert tree.equal(server_of(FedConceptEM(), plan)["models"], server_of(FedEM(), plan))
-    assert not tree.equal(server_of(FedConceptEM(), Plan(rounds=2))["models"], server_of(FedEM(), Plan(rounds=2)))
+    assert not tree.equal(
+        server_of(FedConceptEM(), Plan(rounds=2))["models"], server_of(FedEM(), Plan(rounds=2))
+    )
 
 
 def test_a_flat_table_is_a_prior_of_exactly_zero():
@@ -77,13 +87,18 @@ def test_a_flat_table_is_a_prior_of_exactly_zero():
     assert torch.allclose(log_prior(table), expected)
 
 
-# --- an independent EM in numpy -----------------------------------------------------------------------------------------
+# --- an independent EM in numpy -------------------------------------------------------------------
 
 
 def numpy_em(data, start, rounds, rate, with_prior):
-    """Algorithm 1 for a linear model with one full-batch step, in double precision, written from the paper alone."""
+    """Algorithm 1 for a linear model with one full-batch step, in double precision, written from
+    the paper alone.
+    """
     models = len(start)
-    weights = [(p["head.weight"].double().numpy().copy(), p["head.bias"].double().numpy().copy()) for p in start.values()]
+    weights = [
+        (p["head.weight"].double().numpy().copy(), p["head.bias"].double().numpy().copy())
+        for p in start.values()
+    ]
     clients = [data.splits(id).train for id in data.participants]
     clients = [(c.x.double().numpy(), c.y.numpy()) for c in clients]
     omega = [np.full(models, 1 / models) for _ in clients]
@@ -133,9 +148,14 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
     x, y = torch.randn(n, 5, generator=generator), torch.randint(y_count, (n,), generator=generator)
     prior = torch.rand(k, y_count, generator=generator).softmax(1)
     model = toys.model_for(FedEM(), toys.federation(features=5, classes=y_count), "linear")
-    client = toys.client(toys.Examples(x, y), model, Training(lr=0.05, batch_size=n), classes=y_count)
+    client = toys.client(
+        toys.Examples(x, y), model, Training(lr=0.05, batch_size=n), classes=y_count
+    )
     models = {i: model.init(seed, index=i) for i in range(k)}
-    message = {"models": models, "log_prior": {i: (y_count * prior[i]).log().double() for i in range(k)}}
+    message = {
+        "models": models,
+        "log_prior": {i: (y_count * prior[i]).log().double() for i in range(k)},
+    }
     method = FedConceptEM()
     state = method.init_client(client, message)
     objective = []
@@ -149,18 +169,24 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
     assert objective[-1] > objective[0]
 
 
-# --- figure 3's point: EM follows labels, ConceptEM follows concepts -------------------------------------------------------
+# --- figure 3's point: EM follows labels, ConceptEM follows concepts ------------------------------
 
 
-# Three datasets of equal size over x in {0, 1} and y in {0, 1}: the first and the third give x = 0 different labels. (The
-# paper's picture does not list its points; these have the property that its text describes.)
+# Three datasets of equal size over x in {0, 1} and y in {0, 1}: the first and the third give x = 0
+# different labels. (The paper's picture does not list its points; these have the property that its
+# text describes.)
 FIGURE_3 = (((0, 0),) * 4, ((1, 1),) * 4, ((0, 1),) * 4)
 
 
 def worst_conditional(concept, seed, steps=200):
-    """EM on tables P_k(x, y) with K = 2, closed-form M-step: per dataset, the worst over its points of the best P_k(y|x)."""
+    """EM on tables P_k(x, y) with K = 2, closed-form M-step: per dataset, the worst over its points
+    of the best P_k(y|x).
+    """
     rng = np.random.default_rng(seed)
-    gamma = [torch.from_numpy(rng.dirichlet(np.ones(2), size=1).repeat(len(points), 0)) for points in FIGURE_3]
+    gamma = [
+        torch.from_numpy(rng.dirichlet(np.ones(2), size=1).repeat(len(points), 0))
+        for points in FIGURE_3
+    ]
     for _ in range(steps):
         table = torch.full((2, 2, 2), 1e-9, dtype=torch.float64)  # (K, x, y)
         for points, own in zip(FIGURE_3, gamma, strict=True):
@@ -171,13 +197,21 @@ def worst_conditional(concept, seed, steps=200):
         for place, points in enumerate(FIGURE_3):
             x, y = torch.tensor(points).T
             likelihood = conditional if concept else joint
-            prior = torch.stack([log_prior(labels)[y] for labels in table.sum(1)], dim=1) if concept else 0.0
-            gamma[place] = mixture.responsibilities(-likelihood[:, x, y].T.log(), gamma[place].mean(0), prior)
+            prior = (
+                torch.stack([log_prior(labels)[y] for labels in table.sum(1)], dim=1)
+                if concept
+                else 0.0
+            )
+            gamma[place] = mixture.responsibilities(
+                -likelihood[:, x, y].T.log(), gamma[place].mean(0), prior
+            )
     return [min(float(conditional[:, x, y].max()) for x, y in points) for points in FIGURE_3]
 
 
 def test_figure_3():
-    """ConceptEM finds a model with P(y|x) = 1 for every point, from every start; EM fails on datasets 1 and 3."""
+    """ConceptEM finds a model with P(y|x) = 1 for every point, from every start; EM fails on
+    datasets 1 and 3.
+    """
     found = np.array([worst_conditional(True, seed) for seed in range(20)])
     assert found.min() > 0.999
     plain = np.array([worst_conditional(False, seed) for seed in range(20)])
@@ -188,12 +222,16 @@ def test_figure_3():
 
 
 def test_concepts_are_found_where_em_follows_labels():
-    """Three concepts under label skew: argmax ω is the concept, for most starts; the label prior is what makes it so."""
+    """Three concepts under label skew: argmax ω is the concept, for most starts; the label prior is
+    what makes it so.
+    """
 
     def agreement(method, seed):
         data = concepts(clients=18, examples=60, seed=seed)
         plan = Plan(rounds=30, evaluate_every=30, seed=seed)
-        made = toys.experiment(method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear")
+        made = toys.experiment(
+            method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
+        )
         toys.result(made)
         found = [made.records[-1]["inspect"][id]["group"] for id in data.participants]
         return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
@@ -203,7 +241,7 @@ def test_concepts_are_found_where_em_follows_labels():
     assert np.mean(scores) > np.mean([agreement(FedEM(), seed) for seed in range(5)])
 
 
-# --- sums only, and they are right ----------------------------------------------------------------------------------------
+# --- sums only, and they are right ----------------------------------------------------------------
 
 
 def reports(progress):
@@ -274,26 +312,38 @@ def test_noise_is_added_before_the_table_leaves():
             "models": {k: model.init(0, k) for k in range(3)},
             "log_prior": {k: torch.zeros(3).double() for k in range(3)},
         }
-        return torch.stack(list(method.train(client, method.init_client(client, message), message)[1]["change"].values()))
+        return torch.stack(
+            list(
+                method.train(client, method.init_client(client, message), message)[1][
+                    "change"
+                ].values()
+            )
+        )
 
     clean, noisy = table(0.0), table(50.0)
     assert clean.sum().item() == pytest.approx(client.size)
     assert 10 < (noisy - clean).std().item() < 120
 
 
-# --- fewer models ---------------------------------------------------------------------------------------------------------
+# --- fewer models ---------------------------------------------------------------------------------
 
 
 def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
     data = concepts(clients=12)
     method = FedConceptEM(num_models=6, adaptive=True, threshold=0.1, tolerance=0.05, patience=2)
     plan = Plan(rounds=40, cohort=5, evaluate_every=40)
-    made = toys.experiment(method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear")
+    made = toys.experiment(
+        method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
+    )
     progress = made.run(made.start())
     removed = progress.server["removed"]
     assert removed
     assert set(progress.server["models"]) == set(range(6)) - {k for k, _ in removed}
-    assert set(progress.server["models"]) == set(progress.server["log_prior"]) == set(progress.server["totals"])
+    assert (
+        set(progress.server["models"])
+        == set(progress.server["log_prior"])
+        == set(progress.server["totals"])
+    )
     assert all(len(shares) == 6 for shares in progress.server["shares"][: removed[0][1] + 1])
     total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
     for id in progress.states.ids():
@@ -309,13 +359,18 @@ def test_a_client_that_was_away_finds_its_weights_among_what_is_left():
     data = toys.federation(clients=1)
     model = toys.model_for(FedConceptEM(), data, hidden=[8])
     client = toys.client(data.splits("client-0").train, model)
-    six = {"models": {k: model.init(0, k) for k in range(6)}, "log_prior": {k: torch.zeros(3).double() for k in range(6)}}
+    six = {
+        "models": {k: model.init(0, k) for k in range(6)},
+        "log_prior": {k: torch.zeros(3).double() for k in range(6)},
+    }
     for method in (FedConceptEM(num_models=6), FedConceptEM(num_models=6, adam=True)):
         state, _ = method.train(client, method.init_client(client, six), six)
         two = {name: {k: six[name][k] for k in (1, 4)} for name in six}
         state, reply = method.train(client, state, two)
         assert set(state["gamma"]) == set(reply["change"]) == {1, 4}
-        assert torch.allclose(state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double())
+        assert torch.allclose(
+            state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double()
+        )
 
 
 def test_thresholds_that_would_remove_everything_are_refused():
@@ -327,7 +382,10 @@ def test_adam_as_printed():
     """(93)-(98) by hand for one example and two models, over two steps."""
     before, target = torch.tensor([[0.5, 0.5]]).double(), torch.tensor([[0.9, 0.1]]).double()
     method, models = FedConceptEM(num_models=2, adam=True, adam_rate=0.1), {0: None, 1: None}
-    zeros = {"first": {k: torch.zeros(1).double() for k in models}, "second": {k: torch.zeros(1).double() for k in models}}
+    zeros = {
+        "first": {k: torch.zeros(1).double() for k in models},
+        "second": {k: torch.zeros(1).double() for k in models},
+    }
     gamma, moments = method._accelerate(before, target, models, zeros)
     # g = (-0.4, 0.4); ν/(1-β1) = g; sqrt(a/(1-β2)) = |g|: the step is α times the sign.
     assert gamma[0].tolist() == pytest.approx([0.6, 0.4])
@@ -338,7 +396,7 @@ def test_adam_as_printed():
     assert gamma[0, 0].item() == pytest.approx(moved)
 
 
-# --- prediction and new clients ----------------------------------------------------------------------------------------------
+# --- prediction and new clients -------------------------------------------------------------------
 
 
 def test_a_new_client_finds_the_model_of_its_concept():
@@ -356,10 +414,20 @@ def test_a_new_client_finds_the_model_of_its_concept():
     for id in data.participants:
         splits = data.splits(id)
         client = toys.Client(
-            id + "-again", splits.test, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+            id + "-again",
+            splits.test,
+            num_classes=4,
+            model=made.model,
+            training=made.training,
+            seed=0,
+            round=0,
         )
-        state = made.algorithm.adapt(client, made.algorithm.init_client(client, message), message, new=True)
-        groups.setdefault(data.groups[id]["concept"], []).append(made.algorithm.inspect(client, state, message)["group"])
+        state = made.algorithm.adapt(
+            client, made.algorithm.init_client(client, message), message, new=True
+        )
+        groups.setdefault(data.groups[id]["concept"], []).append(
+            made.algorithm.inspect(client, state, message)["group"]
+        )
     assert all(len(set(found)) == 1 for found in groups.values())
     assert len({found[0] for found in groups.values()}) == 3
 
@@ -367,14 +435,24 @@ def test_a_new_client_finds_the_model_of_its_concept():
 def test_fine_tuning_is_for_participants_only():
     data, plan = concepts(clients=6), Plan(rounds=3)
     plain = toys.result(toys.experiment(FedConceptEM(), data, plan=plan, network="linear"))
-    tuned = toys.result(toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear"))
+    tuned = toys.result(
+        toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear")
+    )
     assert tuned["parameters_sha256"] == plain["parameters_sha256"]
     assert tuned["final"]["local_loss"] != plain["final"]["local_loss"]
     made = toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear")
     progress = made.run(made.start())
     message = made.algorithm.message(progress.server, None)
     client = toys.Client(
-        "new", data.splits("client-00").train, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+        "new",
+        data.splits("client-00").train,
+        num_classes=4,
+        model=made.model,
+        training=made.training,
+        seed=0,
+        round=0,
     )
-    state = made.algorithm.adapt(client, made.algorithm.init_client(client, message), message, new=True)
+    state = made.algorithm.adapt(
+        client, made.algorithm.init_client(client, message), message, new=True
+    )
     assert tree.equal(state["models"], message["models"])

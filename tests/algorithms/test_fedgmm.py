@@ -28,18 +28,24 @@ def pooled(seed=0, size=240, features=4):
     rng = np.random.default_rng(seed)
     centres = 2 * rng.normal(size=(3, features))
     z = rng.integers(3, size=size)
-    return (centres[z] + rng.normal(size=(size, features)) @ rng.normal(size=(features, features))).astype(np.float32), z
+    return (
+        centres[z] + rng.normal(size=(size, features)) @ rng.normal(size=(features, features))
+    ).astype(np.float32), z
 
 
 def split_up(x, y, cuts):
     """A federation of consecutive pieces."""
     pieces = [Arrays(*part) for part in zip(np.split(x, cuts), np.split(y, cuts), strict=True)]
     nothing = Arrays(x[:0], y[:0])
-    return Federation.build({f"c{i}": (piece, nothing, piece) for i, piece in enumerate(pieces)}, {}, 3)
+    return Federation.build(
+        {f"c{i}": (piece, nothing, piece) for i, piece in enumerate(pieces)}, {}, 3
+    )
 
 
 def played(algorithm, data, rounds):
-    """The server's state after the start, and after `rounds` rounds; and the experiment and progress."""
+    """The server's state after the start, and after `rounds` rounds; and the experiment and
+    progress.
+    """
     made = toys.experiment(algorithm, data, plan=Plan(rounds=rounds, evaluate_every=1000))
     progress = made.start()
     start = None
@@ -86,9 +92,13 @@ def _identity_em(x, means, rounds):
 @given(st.integers(0, 100), st.lists(st.integers(1, 239), max_size=6))
 def test_many_rounds_with_shared_weights_are_em_on_the_pooled_examples(kind, seed, cuts):
     x, y = pooled(seed)
-    algorithm = FedGMMUnsupervised(embedding="identity", covariance_type=kind, shared_weights=True, regulariser=1e-3)
+    algorithm = FedGMMUnsupervised(
+        embedding="identity", covariance_type=kind, shared_weights=True, regulariser=1e-3
+    )
     start, end, _, _ = played(algorithm, split_up(x, y, sorted(set(cuts))), rounds=8)
-    weights, means, covariances = by_scikit_learn(x, start, kind, 1e-3 * start["variance"], rounds=8)
+    weights, means, covariances = by_scikit_learn(
+        x, start, kind, 1e-3 * start["variance"], rounds=8
+    )
     assert np.allclose(end["gaussians"].means, means, atol=1e-6)
     assert np.allclose(end["gaussians"].covariances, covariances, atol=1e-6)
     assert np.allclose(end["pi"], weights, atol=1e-6)
@@ -109,7 +119,9 @@ def test_one_round_from_equal_weights_is_em_on_the_pooled_examples(kind):
 @pytest.mark.parametrize("kind", ["full", "diag", "spherical", "identity"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_log_likelihood_never_falls(kind, seed):
-    """Theorem 1; also with covariances, if they are exact and not regularised. Every client has weights of its own."""
+    """Theorem 1; also with covariances, if they are exact and not regularised. Every client has
+    weights of its own.
+    """
     x, y = pooled(seed)
     data = split_up(x, y, [30, 150])
     algorithm = FedGMMUnsupervised(embedding="identity", covariance_type=kind, regulariser=0.0)
@@ -125,7 +137,9 @@ def test_the_log_likelihood_never_falls(kind, seed):
 
 def _training_likelihood(made, progress, id):
     client = toys.client(
-        made.federation.splits(id).train, made.model, published=lambda name: tree.unpack(progress.publications.data[name])
+        made.federation.splits(id).train,
+        made.model,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     message = made.algorithm.message(progress.server, id)
     state = tree.unpack(progress.states.get(id))
@@ -147,12 +161,22 @@ def test_with_one_gaussian_it_is_fedem():
 
 
 def test_prediction_is_equation_3():
-    made = toys.experiment(FedGMM(num_gaussians=2, num_models=3, embedding="identity"), plan=Plan(rounds=3, evaluate_every=3))
+    made = toys.experiment(
+        FedGMM(num_gaussians=2, num_models=3, embedding="identity"),
+        plan=Plan(rounds=3, evaluate_every=3),
+    )
     progress = made.run(made.start())
     id = "client-1"
     splits = made.federation.splits(id)
-    client = toys.client(splits.train, made.model, published=lambda name: tree.unpack(progress.publications.data[name]))
-    message, state = made.algorithm.message(progress.server, id), tree.unpack(progress.states.get(id))
+    client = toys.client(
+        splits.train,
+        made.model,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
+    )
+    message, state = (
+        made.algorithm.message(progress.server, id),
+        tree.unpack(progress.states.get(id)),
+    )
     x = splits.test.x.double()
     densities = torch.stack(
         [
@@ -160,18 +184,27 @@ def test_prediction_is_equation_3():
             for mean, covariance in zip(*progress.server["gaussians"], strict=True)
         ]
     ).exp()  # (M1, N)
-    classes = torch.stack([client.probabilities(params, splits.test).double() for params in message["models"].values()])
+    classes = torch.stack(
+        [
+            client.probabilities(params, splits.test).double()
+            for params in message["models"].values()
+        ]
+    )
     above = torch.einsum("ab,an,bny->ny", state["pi"], densities, classes)
     below = torch.einsum("ab,an->n", state["pi"], densities)
     predicted = made.algorithm.predict(client, state, message, splits.test)
     assert torch.allclose(predicted, above / below[:, None], atol=1e-10)
     likelihood = made.algorithm.likelihood(client, state, message, splits.test)
     assert torch.allclose(likelihood.log_x, below.log(), atol=1e-10)
-    assert torch.allclose(likelihood.joint, above[torch.arange(len(x)), splits.test.y].log(), atol=1e-6)
+    assert torch.allclose(
+        likelihood.joint, above[torch.arange(len(x)), splits.test.y].log(), atol=1e-6
+    )
 
 
 def test_figure_1():
-    """Error near the best possible 0.051 where p(x) is modelled; FedEM cannot know which threshold is meant."""
+    """Error near the best possible 0.051 where p(x) is modelled; FedEM cannot know which threshold
+    is meant.
+    """
 
     def error(**algorithm):
         result = run(
@@ -191,7 +224,9 @@ def test_figure_1():
 def test_federated_principal_components_are_the_pooled_ones():
     data = toys.image_federation()
     *_, progress = played(FedGMM(embedding="pca", dimensions=5, num_models=1), data, rounds=1)
-    x = np.concatenate([data.splits(id).train.inputs().flatten(1).numpy() for id in data.participants]).astype(np.float64)
+    x = np.concatenate(
+        [data.splits(id).train.inputs().flatten(1).numpy() for id in data.participants]
+    ).astype(np.float64)
     theirs = PCA(5, svd_solver="full").fit(x)
     axes = tree.unpack(progress.publications.data["embedding"])["frame"].axes.numpy()
     signs = np.sign((axes * theirs.components_.T).sum(0))
@@ -214,7 +249,9 @@ def test_an_encoder_sees_every_example_once(monkeypatch):
 
 def test_embeddings_that_cannot_be():
     with pytest.raises(
-        SettingError, match="embedding must be identity, pca, efficientnet-lite0, .* or .* got 'pcs': did you mean 'pca'"
+        SettingError,
+        match="embedding must be identity, pca, efficientnet-lite0, .* or .* got 'pcs': did you "
+        "mean 'pca'",
     ):
         FedGMM(embedding="pcs")
     for name, rule in {
@@ -232,27 +269,43 @@ def test_new_clients_learn_their_weights_alone():
     progress = made.run(made.start())
     before = tree.digest(progress.server)
     splits = made.federation.splits("held-out")
-    client = toys.client(splits.train, made.model, published=lambda name: tree.unpack(progress.publications.data[name]))
+    client = toys.client(
+        splits.train,
+        made.model,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
+    )
     message = made.algorithm.message(progress.server, None)
-    state = made.algorithm.adapt(client, made.algorithm.init_client(client, message), message, new=True)
+    state = made.algorithm.adapt(
+        client, made.algorithm.init_client(client, message), message, new=True
+    )
     assert 1 <= state["steps"] <= 200
     assert float(state["pi"].sum()) == pytest.approx(1)
     joint = made.algorithm.likelihood(client, state, message, splits.train).joint.mean()
-    equal = made.algorithm.likelihood(client, {"pi": made.algorithm.equal_weights()}, message, splits.train).joint.mean()
+    equal = made.algorithm.likelihood(
+        client, {"pi": made.algorithm.equal_weights()}, message, splits.train
+    ).joint.mean()
     assert joint > equal
     assert tree.digest(progress.server) == before
 
 
 def test_a_start_in_which_nobody_answers_is_made_up_for():
     plan = Plan(rounds=6, dropout=0.8, evaluate_every=6, seed=3)
-    summary = toys.result(toys.experiment(FedGMM(), toys.federation(clients=2), plan=plan, training=Training(lr=0.1)))
+    summary = toys.result(
+        toys.experiment(FedGMM(), toys.federation(clients=2), plan=plan, training=Training(lr=0.1))
+    )
     assert np.isfinite(summary["final"]["local_log_likelihood"])
 
 
 def test_the_covariance_is_exact_unless_asked_for_the_papers():
     data = split_up(*pooled(5), [60, 120])
     exact, papers = (
-        played(FedGMMUnsupervised(num_gaussians=1, covariance=kind, embedding="identity", regulariser=0), data, rounds=1)[1]
+        played(
+            FedGMMUnsupervised(
+                num_gaussians=1, covariance=kind, embedding="identity", regulariser=0
+            ),
+            data,
+            rounds=1,
+        )[1]
         for kind in ("exact", "paper")
     )
     x = pooled(5)[0].astype(np.float64)
@@ -264,13 +317,17 @@ def test_the_covariance_is_exact_unless_asked_for_the_papers():
 def test_partial_participation_uses_the_cohort():
     """A round of two clients is a round of a federation that has no others."""
     data = toys.federation()
-    made = toys.experiment(FedGMM(embedding="identity"), data, plan=Plan(rounds=1, cohort=2, evaluate_every=5))
+    made = toys.experiment(
+        FedGMM(embedding="identity"), data, plan=Plan(rounds=1, cohort=2, evaluate_every=5)
+    )
     progress = made.start()
     *start, last = made.turns
     for turn in start:
         made.play(turn, progress)
     asked = made._assemble(last, progress).ids
-    alone = toys.experiment(FedGMM(embedding="identity"), data, plan=Plan(rounds=1, evaluate_every=5))
+    alone = toys.experiment(
+        FedGMM(embedding="identity"), data, plan=Plan(rounds=1, evaluate_every=5)
+    )
     twin = alone.start()
     for turn in start:
         alone.play(turn, twin)
@@ -285,7 +342,9 @@ def test_partial_participation_uses_the_cohort():
 
 def test_the_common_weights_are_the_mean_of_all_clients_last_ones():
     """Also of those that are not in the cohort; the server holds a sum."""
-    made = toys.experiment(FedGMM(embedding="identity"), plan=Plan(rounds=12, cohort=2, dropout=0.2, evaluate_every=12))
+    made = toys.experiment(
+        FedGMM(embedding="identity"), plan=Plan(rounds=12, cohort=2, dropout=0.2, evaluate_every=12)
+    )
     progress = made.run(made.start())
     states = [tree.unpack(progress.states.get(id)) for id in made.federation.participants]
     own = [state["pi"] for state in states if state["met"]]
@@ -302,11 +361,18 @@ def test_who_misses_the_start_still_trains():
 
 def test_examples_that_are_all_alike():
     x = np.ones((6, 4), dtype=np.float32)
-    _, server, _, _ = played(FedGMMUnsupervised(embedding="identity"), split_up(x, np.zeros(6, dtype=np.int64), [3]), rounds=2)
+    _, server, _, _ = played(
+        FedGMMUnsupervised(embedding="identity"),
+        split_up(x, np.zeros(6, dtype=np.int64), [3]),
+        rounds=2,
+    )
     assert torch.isfinite(server["gaussians"].covariances).all()
 
 
 def test_too_many_features_for_second_moments():
     data = toys.federation(features=5000, clients=1, examples=2)
-    with pytest.raises(SettingError, match="embedding 'pca' takes at most 4096 features, got 5000: choose an encoder"):
+    with pytest.raises(
+        SettingError,
+        match="embedding 'pca' takes at most 4096 features, got 5000: choose an encoder",
+    ):
         toys.experiment(FedGMM(), data).start()

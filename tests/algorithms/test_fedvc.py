@@ -1,4 +1,6 @@
-"""FedVC: its limit, its EM pass against scikit-learn, its sums by hand, and preferences that tell groups apart."""
+"""FedVC: its limit, its EM pass against scikit-learn, its sums by hand, and preferences that tell
+groups apart.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from concordfl.engine.plan import Plan
 
 
 def finished(method, data=None, rounds=4, training=toys.TRAINING):
-    made = toys.experiment(method, data, plan=Plan(rounds=rounds, evaluate_every=rounds), training=training)
+    made = toys.experiment(
+        method, data, plan=Plan(rounds=rounds, evaluate_every=rounds), training=training
+    )
     return made, made.run(made.start())
 
 
@@ -57,7 +61,9 @@ def test_concepts_are_the_means_of_what_expresses_them():
         z = method._project(client, start, client.examples)
         s = expressed(z, start["concepts"], torch.full((4,), 0.25), 0.1)
         v = s.mean(0)
-        again = expressed(z, start["concepts"], v, 0.1)  # during training, with the client's new weights
+        again = expressed(
+            z, start["concepts"], v, 0.1
+        )  # during training, with the client's new weights
         mass, total = mass + again.sum(0), total + again.T @ z
         assert torch.allclose(tree.unpack(progress.states.get(id))["v"], v.double(), atol=1e-5)
     assert torch.allclose(progress.server["concepts"], total / mass[:, None], atol=1e-5)
@@ -83,7 +89,9 @@ def test_a_new_client_without_examples_to_adapt_to():
     made, progress = finished(FedVC())
     some = made.federation.splits("client-0").train
     client = toys.client(Examples(some.x[:0], some.y[:0]), made.model)
-    state = made.algorithm.adapt(client, made.algorithm.init_client(client, progress.server), progress.server, new=True)
+    state = made.algorithm.adapt(
+        client, made.algorithm.init_client(client, progress.server), progress.server, new=True
+    )
     assert torch.allclose(state["v"], torch.full((10,), 0.1, dtype=torch.float64))
     assert made.algorithm.inspect(client, state, progress.server)["map"].shape == (0, 2)
 
@@ -101,21 +109,25 @@ def test_a_concept_that_nobody_expresses_keeps_its_place(monkeypatch):
 
 
 def test_the_unified_loss_is_equation_12():
-    """The gradients of its two halves, by torch's own differentiation of each with the other side held."""
+    """The gradients of its two halves, by torch's own differentiation of each with the other side
+    held.
+    """
     data = toys.federation(clients=1)
     method = FedVCsg(num_concepts=3, concept_dim=2, gamma=0.3)
     model = toys.model_for(method, data)
     client = toys.client(data.splits("client-0").train, model)
     params, v = model.init(0), torch.tensor([0.2, 0.3, 0.5])
     batch = Batch(client.examples.x, client.examples.y, None, torch.arange(client.size))
-    found = client.grad(lambda live, b: method._unified_loss(client, v, live, b), params, batch)["concepts"]
+    found = client.grad(lambda live, b: method._unified_loss(client, v, live, b), params, batch)[
+        "concepts"
+    ]
     concepts = params["concepts"].clone().requires_grad_()
     z = model.call(params, model.features(params, batch.x), part="projection")
     s = expressed(z, concepts, v, 0.1)
     estimate, preference = s @ concepts, v @ concepts
-    loss = (estimate - preference.detach()).square().sum(1).mean() + 0.3 * (estimate.detach() - preference).square().sum(
-        1
-    ).mean()
+    loss = (estimate - preference.detach()).square().sum(1).mean() + 0.3 * (
+        estimate.detach() - preference
+    ).square().sum(1).mean()
     (expected,) = torch.autograd.grad(loss, concepts)
     assert torch.allclose(found, expected, atol=1e-6)
 
@@ -129,7 +141,9 @@ def groups(clients=12, examples=40, seed=0):
         y = rng.integers(2, size=size) + 2 * group
         return Arrays((centres[y] + rng.normal(size=(size, 8))).astype(np.float32), y)
 
-    parts = {f"c{i:02d}": (draw(i % 3, examples), draw(0, 0), draw(i % 3, 20)) for i in range(clients)}
+    parts = {
+        f"c{i:02d}": (draw(i % 3, examples), draw(0, 0), draw(i % 3, 20)) for i in range(clients)
+    }
     truth = {id: {"concept": str(place % 3)} for place, id in enumerate(parts)}
     return Federation.build(parts, {"new": (draw(1, examples), draw(0, 0), draw(1, 20))}, 6, truth)
 
@@ -148,7 +162,9 @@ def test_preferences_tell_groups_apart(kind):
     seen = made.records[-1]["inspect"]
     points = np.stack([seen[id]["preference"].numpy() for id in data.participants])
     found = KMeans(3, n_init=10, random_state=0).fit_predict(points)
-    assert adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found) > 0.9
+    assert (
+        adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found) > 0.9
+    )
     assert made.records[-1]["local"]["accuracy"] > 0.9
     assert made.records[-1]["global"]["accuracy"] > 0.9
     plain, _ = finished(kind(similarity=1.0, weight=0.0), data, rounds=25, training=training)
@@ -171,12 +187,17 @@ def test_records_show_what_a_client_is_about():
 
 
 def test_concepts_become_one_below_a_critical_similarity():
-    """EM with a fixed covariance I/(2ι) has one mode where 2ι times the largest variance of ẑ is below 1."""
+    """EM with a fixed covariance I/(2ι) has one mode where 2ι times the largest variance of ẑ is
+    below 1.
+    """
     rng = np.random.default_rng(0)
     z = torch.tensor(np.concatenate([rng.normal(m, 0.1, size=(50, 2)) for m in (-1.0, 1.0)]))
     critical = 1 / (2 * np.linalg.eigvalsh(np.cov(z.T.numpy(), bias=True))[-1])
     for similarity, separate in ((0.8 * critical, False), (1.2 * critical, True)):
-        concepts, v = torch.tensor([[0.01, 0.0], [-0.01, 0.0]], dtype=torch.float64), torch.full((2,), 0.5)
+        concepts, v = (
+            torch.tensor([[0.01, 0.0], [-0.01, 0.0]], dtype=torch.float64),
+            torch.full((2,), 0.5),
+        )
         for _ in range(500):
             s = expressed(z, concepts, v, similarity)
             concepts = (s.T @ z) / s.sum(0)[:, None]
@@ -192,10 +213,15 @@ def test_the_map_is_the_concepts_plane_of_largest_spread(count, dimensions):
     assert (flat[:, kept:] == 0).all()
     if count > 1:
         plane = PCA(kept).fit(concepts.numpy())
-        for ours, theirs in ((flat, plane.transform(points.numpy())), (own, plane.transform(concepts.numpy()))):
+        for ours, theirs in (
+            (flat, plane.transform(points.numpy())),
+            (own, plane.transform(concepts.numpy())),
+        ):
             assert np.allclose(np.abs(ours[:, :kept]), np.abs(theirs), atol=1e-4)
 
 
 def test_models_that_have_no_place_for_concepts():
-    with pytest.raises(SettingError, match="fedvc needs a model with an encoder and a linear head, got Sequential"):
+    with pytest.raises(
+        SettingError, match="fedvc needs a model with an encoder and a linear head, got Sequential"
+    ):
         FedVC().network(nn.Sequential(), 2)

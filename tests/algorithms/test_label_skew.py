@@ -26,7 +26,8 @@ class FedAvgProjected(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "plain"), [(FedRS(alpha=1.0), FedAvg()), (FedLC(tau=0.0), FedAvg()), (MOON(mu=0.0), FedAvgProjected())]
+    ("method", "plain"),
+    [(FedRS(alpha=1.0), FedAvg()), (FedLC(tau=0.0), FedAvg()), (MOON(mu=0.0), FedAvgProjected())],
 )
 def test_the_limit_is_fedavg_to_the_bit(method, plain):
     ours, theirs = (toys.result(toys.experiment(each, plan=PLAN)) for each in (method, plain))
@@ -38,12 +39,14 @@ def test_the_limit_is_fedavg_to_the_bit(method, plain):
 def test_away_from_the_limit_it_is_something_else(method):
     plain = FedAvgProjected() if isinstance(method, MOON) else FedAvg()
     data = toys.federation(clients=3, examples=3)  # few examples: classes are missing
-    ours, theirs = (toys.result(toys.experiment(each, data, plan=Plan(rounds=3))) for each in (method, plain))
+    ours, theirs = (
+        toys.result(toys.experiment(each, data, plan=Plan(rounds=3))) for each in (method, plain)
+    )
     assert ours["parameters_sha256"] != theirs["parameters_sha256"]
 
 
 def skewed(method):
-    """A client that has classes 0 (8 times) and 1 (once) of three, its model, and one batch of all."""
+    """A client with classes 0 (8 times) and 1 (once) of three, its model, one batch of all."""
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
     y = torch.tensor([0] * 8 + [1])
     model = toys.model_for(method, toys.federation(), "linear")
@@ -56,7 +59,9 @@ def test_fedrs_scales_the_logits_of_absent_classes():
     logits = client.model.logits(params, batch.x)
     restricted = logits * torch.tensor([1.0, 1.0, 0.5])
     expected = -(restricted[torch.arange(9), batch.y] - restricted.exp().sum(1).log()).mean()
-    assert float(FedRS(alpha=0.5).local_loss(client, {}, params, params, batch)) == pytest.approx(float(expected), rel=1e-5)
+    assert float(FedRS(alpha=0.5).local_loss(client, {}, params, params, batch)) == pytest.approx(
+        float(expected), rel=1e-5
+    )
 
 
 def test_fedlc_shifts_logits_by_rarity():
@@ -85,8 +90,12 @@ def test_moon_contrasts_with_the_received_and_the_last_model():
     near, far = np.exp(cosine(z, near) / 0.25), np.exp(cosine(z, far) / 0.25)
     expected = float(client.loss(params, batch)) + 2.0 * -np.log(near / (near + far)).mean()
     others = [method._represent(client, values) for values in (received, last)]
-    assert float(method.contrastive_loss(client, others, params, batch)) == pytest.approx(expected, rel=1e-5)
-    assert float(method.contrastive_loss(client, None, params, batch)) == pytest.approx(float(client.loss(params, batch)))
+    assert float(method.contrastive_loss(client, others, params, batch)) == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert float(method.contrastive_loss(client, None, params, batch)) == pytest.approx(
+        float(client.loss(params, batch))
+    )
 
 
 def test_moon_remembers_its_own_model():
@@ -98,5 +107,7 @@ def test_moon_remembers_its_own_model():
 
 
 def test_moon_needs_an_encoder_and_a_head():
-    with pytest.raises(SettingError, match="moon needs a model with an encoder and a linear head, got Sequential"):
+    with pytest.raises(
+        SettingError, match="moon needs a model with an encoder and a linear head, got Sequential"
+    ):
         MOON().network(nn.Sequential(nn.Linear(2, 2)), 2)

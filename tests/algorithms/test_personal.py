@@ -23,7 +23,9 @@ def finished(method, data=None, rounds=4, training=toys.TRAINING, network="mlp",
 @pytest.mark.parametrize("network", ["mlp", *OWN])
 @pytest.mark.parametrize("method", [Ditto(), APFL()])
 def test_the_shared_model_is_fedavgs_to_the_bit(method, network):
-    assert tree.equal(finished(method, network=network)[1].server, finished(FedAvg(), network=network)[1].server)
+    assert tree.equal(
+        finished(method, network=network)[1].server, finished(FedAvg(), network=network)[1].server
+    )
 
 
 def test_fedbn_without_normalisation_is_fedavg_to_the_bit():
@@ -34,7 +36,12 @@ def test_fedbn_without_normalisation_is_fedavg_to_the_bit():
 
 def test_fedbn_keeps_normalisation_layers_at_the_client():
     made, progress = finished(FedBN(), network=OWN[0])
-    private = {"encoder.1.weight", "encoder.1.bias", "encoder.1.running_mean", "encoder.1.running_var"}
+    private = {
+        "encoder.1.weight",
+        "encoder.1.bias",
+        "encoder.1.running_mean",
+        "encoder.1.running_var",
+    }
     assert set(made.model.normalisation_names) == private
     assert not private & set(progress.server)
     states = [tree.unpack(progress.states.get(id))["layers"] for id in made.federation.participants]
@@ -47,7 +54,9 @@ class Residual(nn.Module):
 
     def __init__(self, features, classes):
         super().__init__()
-        self.encoder = nn.ModuleDict({"a": nn.Linear(features, 8), "b": nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8))})
+        self.encoder = nn.ModuleDict(
+            {"a": nn.Linear(features, 8), "b": nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8))}
+        )
         self.head = nn.Linear(8, classes)
 
     def forward(self, x):
@@ -58,7 +67,9 @@ class Residual(nn.Module):
 def test_fedbn_finds_layers_inside_residual_branches():
     from concordfl import Model
 
-    assert Model(lambda: nn.Sequential(nn.Linear(5, 5), nn.RMSNorm(5))).normalisation_names == ("1.weight",)
+    assert Model(lambda: nn.Sequential(nn.Linear(5, 5), nn.RMSNorm(5))).normalisation_names == (
+        "1.weight",
+    )
     model = Model(lambda: Residual(5, 3))
     assert set(model.normalisation_names) == {"encoder.b.1.weight", "encoder.b.1.bias"}
 
@@ -67,7 +78,9 @@ def test_a_new_client_of_fedbn_estimates_its_statistics():
     made, progress = finished(FedBN(), network=OWN[0])
     splits = made.federation.splits("held-out")
     client = toys.client(splits.train, made.model)
-    state = made.algorithm.adapt(client, made.algorithm.init_client(client, progress.server), progress.server, new=True)
+    state = made.algorithm.adapt(
+        client, made.algorithm.init_client(client, progress.server), progress.server, new=True
+    )
     hidden = nn.functional.linear(
         splits.train.x, progress.server["encoder.0.weight"], progress.server["encoder.0.bias"]
     )  # what the normalisation layer sees
@@ -83,7 +96,10 @@ def test_a_new_client_of_fedbn_tunes_its_own_layers_too():
     by_hand = client.fit({**progress.server, **state["layers"]}, epochs=2, purpose="tune")
     assert not torch.equal(by_hand["encoder.1.weight"], state["layers"]["encoder.1.weight"])
     examples = client.examples
-    assert torch.equal(made.algorithm.predict(client, state, tuned, examples), client.probabilities(by_hand, examples))
+    assert torch.equal(
+        made.algorithm.predict(client, state, tuned, examples),
+        client.probabilities(by_hand, examples),
+    )
 
 
 def test_dittos_own_model_is_anchored_at_the_received_one():
@@ -91,24 +107,36 @@ def test_dittos_own_model_is_anchored_at_the_received_one():
     data = toys.federation(clients=2)
 
     def distance(penalty):
-        _, progress = finished(Ditto(penalty=penalty), data, rounds=3, training=Training(lr=0.02, batch_size=8))
-        return float(tree.sq_dist(tree.unpack(progress.states.get("client-0"))["own"], progress.server))
+        _, progress = finished(
+            Ditto(penalty=penalty), data, rounds=3, training=Training(lr=0.02, batch_size=8)
+        )
+        return float(
+            tree.sq_dist(tree.unpack(progress.states.get("client-0"))["own"], progress.server)
+        )
 
     found = [distance(penalty) for penalty in (0.0, 1.0, 20.0)]
     assert found[0] > found[1] > found[2]
 
 
 def test_fedrep_trains_the_head_then_the_body():
-    made, progress = finished(FedRep(head_epochs=2, body_epochs=3), toys.federation(clients=1), rounds=1)
+    made, progress = finished(
+        FedRep(head_epochs=2, body_epochs=3), toys.federation(clients=1), rounds=1
+    )
     model, start = made.model, made.model.init(0)
     assert set(progress.server) == set(model.encoder_names)
     train = made.federation.splits("client-0").train
-    client = Client("client-0", train, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0)
+    client = Client(
+        "client-0", train, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0
+    )
     with_head = client.fit(start, only=model.head_names, epochs=2, purpose="head")
-    assert tree.equal(tree.subset(with_head, model.encoder_names), tree.subset(start, model.encoder_names))
+    assert tree.equal(
+        tree.subset(with_head, model.encoder_names), tree.subset(start, model.encoder_names)
+    )
     state = tree.unpack(progress.states.get("client-0"))
     assert tree.equal(state["head"], tree.subset(with_head, model.head_names))
-    body = client.fit(with_head, only=model.encoder_names, epochs=3, purpose="body")  # under the new head
+    body = client.fit(
+        with_head, only=model.encoder_names, epochs=3, purpose="body"
+    )  # under the new head
     for name in model.encoder_names:
         assert torch.allclose(progress.server[name], body[name], atol=1e-6)
 
@@ -123,9 +151,13 @@ def test_feddual_has_a_private_encoder_beside_the_shared_one():
     encoder, private = start["encoder.1.weight"], start["private.1.weight"]
     assert encoder.shape == private.shape
     assert not torch.equal(encoder, private)
-    with pytest.raises(SettingError, match="feddual needs a model with an encoder and a linear head"):
+    with pytest.raises(
+        SettingError, match="feddual needs a model with an encoder and a linear head"
+    ):
         FedDual().network(nn.Sequential(), 3)
-    with pytest.raises(SettingError, match="feddual needs a model whose encoder has parameters, got one without"):
+    with pytest.raises(
+        SettingError, match="feddual needs a model whose encoder has parameters, got one without"
+    ):
         finished(FedDual(), network="linear")
 
 
@@ -134,7 +166,10 @@ def test_a_new_client_of_feddual_fits_a_private_encoder():
     client = toys.client(made.federation.splits("held-out").train, made.model)
     state = made.algorithm.init_client(client, progress.server)
     adapted = made.algorithm.adapt(client, state, progress.server, new=True)["private"]
-    losses = [client.losses({**progress.server, **private}).mean() for private in (state["private"], adapted)]
+    losses = [
+        client.losses({**progress.server, **private}).mean()
+        for private in (state["private"], adapted)
+    ]
     assert losses[1] < losses[0]
 
 
@@ -142,13 +177,19 @@ def test_a_participant_of_fedbn_predicts_with_the_layers_it_has_trained():
     made, progress = finished(FedBN(), network=OWN[0])
     state = tree.unpack(progress.states.get("client-0"))
     client = toys.client(made.federation.splits("client-0").train, made.model)
-    assert tree.equal(made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"])
-    assert not torch.equal(state["layers"]["encoder.1.weight"], made.model.init(0)["encoder.1.weight"])
+    assert tree.equal(
+        made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"]
+    )
+    assert not torch.equal(
+        state["layers"]["encoder.1.weight"], made.model.init(0)["encoder.1.weight"]
+    )
 
 
 @pytest.mark.parametrize("penalty", [100.0, 10000.0])
 def test_pfedme_tends_to_fedavg(penalty):
-    """inner_lr = 1/λ: θ = w - ∇f/λ, so w moves by η∇f; the larger λ, the nearer to plain SGD with rate η."""
+    """inner_lr = 1/λ: θ = w - ∇f/λ, so w moves by η∇f; the larger λ, the nearer to plain SGD with
+    rate η.
+    """
     data = toys.federation()
     method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1)
     _, ours = finished(method, data, training=Training(lr=0.1, batch_size=8))
@@ -162,7 +203,9 @@ def test_pfedme_mixes_at_the_server():
     whole, half = (finished(PFedMe(mixing=beta), data, rounds=1) for beta in (1.0, 0.5))
     start = whole[0].model.init(0)
     expected = tree.map(lambda old, new: (old + new) / 2, start, whole[1].server)
-    assert all(torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items())
+    assert all(
+        torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items()
+    )
 
 
 def test_apfl_by_hand():
@@ -173,7 +216,9 @@ def test_apfl_by_hand():
     w = [value - 0.1 * grad for value, grad in zip(start, grads, strict=True)]
     v = [value - 0.1 * 0.25 * grad for value, grad in zip(start, grads, strict=True)]
     slope = gradient(*(0.25 * a + 0.75 * b for a, b in zip(v, w, strict=True)))
-    share = 0.25 - 0.1 * sum(float(((a - b) * grad).sum()) for a, b, grad in zip(v, w, slope, strict=True))
+    share = 0.25 - 0.1 * sum(
+        float(((a - b) * grad).sum()) for a, b, grad in zip(v, w, slope, strict=True)
+    )
     state = tree.unpack(progress.states.get("client-0"))
     assert torch.allclose(state["own"]["head.weight"], v[0], atol=1e-6)
     assert torch.allclose(progress.server["head.weight"], w[0], atol=1e-6)
@@ -191,7 +236,9 @@ def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():
 def test_personal_models_have_statistics_of_their_own(method):
     made, progress = finished(method, network=OWN[0])
     state = tree.flatten(tree.unpack(progress.states.get("client-0")))
-    means = [value for name, value in (state | progress.server).items() if name.endswith("running_mean")]
+    means = [
+        value for name, value in (state | progress.server).items() if name.endswith("running_mean")
+    ]
     assert means
     assert all(value.abs().max() > 0.01 for value in means)
     assert made.records[-1]["local"]["accuracy"] > 0.4
@@ -201,24 +248,39 @@ def softmax_gradient(x, y):
     """Of the mean cross-entropy of a linear model, by its weight and bias."""
 
     def gradient(weight, bias):
-        error = (nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)) / len(y)
+        error = (
+            nn.functional.linear(x, weight, bias).softmax(1) - nn.functional.one_hot(y, 3)
+        ) / len(y)
         return error.T @ x, error.sum(0)
 
     return gradient
 
 
 def one_client(epochs=1):
-    """A client of one full batch: its federation, how it is trained, the start, and the gradient by hand."""
-    data, training = toys.federation(clients=1, examples=12), Training(lr=0.1, batch_size=100, epochs=epochs)
+    """A client of one full batch: its federation, how it is trained, the start, and the gradient by
+    hand.
+    """
+    data, training = (
+        toys.federation(clients=1, examples=12),
+        Training(lr=0.1, batch_size=100, epochs=epochs),
+    )
     start = toys.model_for(FedAvg(), data, "linear").init(0)
     train = data.splits("client-0").train
-    return data, training, (start["head.weight"], start["head.bias"]), softmax_gradient(train.x, train.y)
+    return (
+        data,
+        training,
+        (start["head.weight"], start["head.bias"]),
+        softmax_gradient(train.x, train.y),
+    )
 
 
 def pulled(values, gradient, rate, penalty, centre):
     """A step on f + λ/2 ‖values - centre‖²."""
     grads = gradient(*values)
-    return tuple(value - rate * (grad + penalty * (value - c)) for value, grad, c in zip(values, grads, centre, strict=True))
+    return tuple(
+        value - rate * (grad + penalty * (value - c))
+        for value, grad, c in zip(values, grads, centre, strict=True)
+    )
 
 
 def test_ditto_by_hand():
@@ -254,11 +316,15 @@ def test_fesem_by_hand():
     data, training, start, gradient = one_client(epochs=2)
     made = toys.experiment(FeSEM(num_models=1, mu=2.0), data, training=training, network="linear")
     centre = made.model.init(0)
-    _, reply = made.algorithm.train(toys.client(data.splits("client-0").train, made.model, training), {}, {0: centre})
+    _, reply = made.algorithm.train(
+        toys.client(data.splits("client-0").train, made.model, training), {}, {0: centre}
+    )
     trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
     assert torch.allclose(reply.mean()["head.weight"], trained[0], atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():
-    with pytest.raises(SettingError, match="fedrep needs a model with an encoder and a head that have parameters"):
+    with pytest.raises(
+        SettingError, match="fedrep needs a model with an encoder and a head that have parameters"
+    ):
         finished(FedRep(), network="linear")

@@ -15,7 +15,9 @@ SIZE = 21
 @pytest.fixture
 def examples():
     generator = torch.Generator().manual_seed(0)
-    return Examples(torch.randn(SIZE, 5, generator=generator), torch.randint(3, (SIZE,), generator=generator))
+    return Examples(
+        torch.randn(SIZE, 5, generator=generator), torch.randint(3, (SIZE,), generator=generator)
+    )
 
 
 @pytest.fixture
@@ -45,7 +47,9 @@ def test_fit_is_plain_sgd(examples, linear):
         for at in range(0, SIZE, 8):
             batch = order[at : at + 8]
             optimizer.zero_grad()
-            F.cross_entropy(module(examples.x[batch]), examples.y[batch], reduction="sum").div(len(batch)).backward()
+            F.cross_entropy(module(examples.x[batch]), examples.y[batch], reduction="sum").div(
+                len(batch)
+            ).backward()
             optimizer.step()
     assert tree.equal(trained, {name: value.detach() for name, value in module.named_parameters()})
     assert tree.equal(start, linear.init(0))  # what was passed in is a value
@@ -54,7 +58,9 @@ def test_fit_is_plain_sgd(examples, linear):
 def test_weights_of_one_change_no_bit(examples, linear):
     client = toys.client(examples, linear)
     start = linear.init(0)
-    assert tree.equal(client.fit(start), client.fit(start, weight=torch.ones(SIZE, dtype=torch.float64)))
+    assert tree.equal(
+        client.fit(start), client.fit(start, weight=torch.ones(SIZE, dtype=torch.float64))
+    )
     assert not tree.equal(client.fit(start), client.fit(start, weight=torch.full((SIZE,), 0.5)))
 
 
@@ -65,8 +71,14 @@ def test_zero_weights_leave_the_model_alone(examples, linear):
 
 def test_purposes_rounds_and_clients_shuffle_differently(examples, linear):
     def batches(**where):
-        client = toys.client(examples, linear, **{key: where[key] for key in ("seed", "round") if key in where})
-        return client.fold(lambda seen, batch: [*seen, *batch.index.tolist()], [], purpose=where.get("purpose", "fit"))
+        client = toys.client(
+            examples, linear, **{key: where[key] for key in ("seed", "round") if key in where}
+        )
+        return client.fold(
+            lambda seen, batch: [*seen, *batch.index.tolist()],
+            [],
+            purpose=where.get("purpose", "fit"),
+        )
 
     orders = [batches(), batches(seed=1), batches(round=1), batches(purpose="other")]
     assert all(sorted(order) == list(range(SIZE)) for order in orders)
@@ -75,7 +87,8 @@ def test_purposes_rounds_and_clients_shuffle_differently(examples, linear):
 
 
 @pytest.mark.parametrize(
-    ("given", "batches"), [({}, 3), ({"epochs": 2}, 6), ({"steps": 1}, 1), ({"steps": 7}, 7), ({"epochs": 0}, 0)]
+    ("given", "batches"),
+    [({}, 3), ({"epochs": 2}, 6), ({"steps": 1}, 1), ({"steps": 7}, 7), ({"epochs": 0}, 0)],
 )
 def test_epochs_or_exact_steps(examples, linear, given, batches):
     assert toys.client(examples, linear).fold(lambda count, batch: count + 1, 0, **given) == batches
@@ -106,7 +119,11 @@ def test_learning_rate_follows_the_stage_round(examples, linear):
     start = linear.init(0)
 
     def moved(round):
-        return tree.sq_dist(toys.client(examples, linear, training, round=round).fit(start), start).sqrt().item()
+        return (
+            tree.sq_dist(toys.client(examples, linear, training, round=round).fit(start), start)
+            .sqrt()
+            .item()
+        )
 
     assert moved(1) == pytest.approx(moved(0) / 2, rel=1e-4)
 
@@ -123,7 +140,9 @@ def test_dropout_is_keyed_and_buffers_are_trained(examples):
 
 def test_losses_and_counts(examples, linear):
     client, params = toys.client(examples, linear), linear.init(0)
-    expected = F.cross_entropy(linear.module(params)(examples.x), examples.y, reduction="none").detach()
+    expected = F.cross_entropy(
+        linear.module(params)(examples.x), examples.y, reduction="none"
+    ).detach()
     assert torch.equal(client.losses(params), expected)
     both = client.losses_each({"a": params, "b": linear.init(0, index=1)})
     assert both.shape == (SIZE, 2)
@@ -131,12 +150,16 @@ def test_losses_and_counts(examples, linear):
     assert torch.allclose(client.probabilities(params, examples).sum(1), torch.ones(SIZE))
     assert client.label_counts().tolist() == torch.bincount(examples.y, minlength=3).tolist()
     weight = torch.rand(SIZE)
-    assert client.label_counts(weight)[0].item() == pytest.approx(weight[examples.y == 0].sum().item())
+    assert client.label_counts(weight)[0].item() == pytest.approx(
+        weight[examples.y == 0].sum().item()
+    )
 
 
 def test_grad_is_autograd(examples, linear):
     client, params = toys.client(examples, linear), linear.init(0)
-    grads = client.fold(lambda first, batch: first or client.grad(client.loss, params, batch), None, steps=1)
+    grads = client.fold(
+        lambda first, batch: first or client.grad(client.loss, params, batch), None, steps=1
+    )
     batch = client.random("fit").child(0).permutation(SIZE)[:8]
     module = linear.module(params)
     F.cross_entropy(module(examples.x[batch]), examples.y[batch]).backward()
@@ -182,7 +205,9 @@ def test_a_single_last_example_joins_the_batch_before_where_statistics_need_it()
     x, y = torch.randn(9, 5), torch.zeros(9, dtype=torch.int64)
 
     def sizes(model, count=9):
-        client = toys.client(toys.Examples(x[:count], y[:count]), model, toys.Training(batch_size=4))
+        client = toys.client(
+            toys.Examples(x[:count], y[:count]), model, toys.Training(batch_size=4)
+        )
         return client.fold(lambda seen, batch: [*seen, len(batch.y)], [], epochs=2)
 
     plain, normalised = Model(lambda: toys.BatchNormNet().head), Model(toys.BatchNormNet)

@@ -11,9 +11,21 @@ def cohort(ids=("b", "a"), missing=()):
 
     def ask(request):
         asked.append(request)
-        return Answer({id: 1 for id in request.ids if id not in missing}, tuple(id for id in missing if id in request.ids))
+        return Answer(
+            {id: 1 for id in request.ids if id not in missing},
+            tuple(id for id in missing if id in request.ids),
+        )
 
-    made = Cohort(ids, round=3, task=None, training=None, population=9, key=Key(0), ask=ask, publish=lambda name, tree: None)
+    made = Cohort(
+        ids,
+        round=3,
+        task=None,
+        training=None,
+        population=9,
+        key=Key(0),
+        ask=ask,
+        publish=lambda name, tree: None,
+    )
     return made, asked
 
 
@@ -50,7 +62,10 @@ def test_nobody_left():
     [
         (lambda made: made.sum(len), "@client_step, got 'len'"),
         (lambda made: made.sum(STEP, broadcast=1, each={"a": 1}), "either `broadcast` or `each`"),
-        (lambda made: made.run(STEP, each={"z": 1}), r"must name clients of this cohort, got \['z'\]"),
+        (
+            lambda made: made.run(STEP, each={"z": 1}),
+            r"must name clients of this cohort, got \['z'\]",
+        ),
     ],
 )
 def test_wrong_use_is_refused(call, message):

@@ -27,10 +27,15 @@ def test_params_are_weights_and_floating_point_buffers(model):
         "encoder.1.running_mean", "encoder.1.running_var", "head.weight", "head.bias",
     }  # fmt: skip
     params = model.init(0)
-    assert set(model.weights(params)) == set(model.names) - {"encoder.1.running_mean", "encoder.1.running_var"}
+    assert set(model.weights(params)) == set(model.names) - {
+        "encoder.1.running_mean",
+        "encoder.1.running_var",
+    }
     assert model.head_names == ("head.weight", "head.bias")
     assert set(model.encoder_names) == set(model.names) - set(model.head_names)
-    assert set(model.normalisation_names) == {name for name in model.names if name.startswith("encoder.1.")}
+    assert set(model.normalisation_names) == {
+        name for name in model.names if name.startswith("encoder.1.")
+    }
     assert model.num_parameters == 5 * 8 + 8 + 16 + 8 * 3 + 3
 
 
@@ -75,12 +80,16 @@ def test_only_what_is_trained_changes_and_is_in_train_mode(model):
     params = model.init(0)
     with model.trained(params, only=model.head_names) as (live, trainable):
         model.logits(live, torch.randn(4, 5))
-        assert [value is live["head.weight"] or value is live["head.bias"] for value in trainable] == [True, True]
+        assert [
+            value is live["head.weight"] or value is live["head.bias"] for value in trainable
+        ] == [True, True]
     # The frozen normalisation layer kept its statistics.
     assert tree.equal(model.snapshot(), params)
     with model.trained(params) as (live, _):
         model.logits(live, torch.randn(4, 5))
-    assert not torch.equal(model.snapshot()["encoder.1.running_mean"], params["encoder.1.running_mean"])
+    assert not torch.equal(
+        model.snapshot()["encoder.1.running_mean"], params["encoder.1.running_mean"]
+    )
 
 
 def test_unknown_names_and_parts_are_refused(model):
@@ -103,16 +112,24 @@ def test_a_model_survives_pickling():
 
 
 def test_parameters_of_others_keep_their_buffers(model):
-    """A mixture of live and received parameters is evaluated; the received statistics stay as they were."""
+    """A mixture of live and received parameters is evaluated; the received statistics stay as they
+    were.
+    """
     received, x = model.init(0), torch.randn(6, 5)
     before = {name: received[name].clone() for name in model.buffer_names}
     with model.trained(model.init(1)) as (live, _):
-        model.logits({**received, **{name: 0.5 * live[name] for name in model.weight_names}}, x).sum().backward()
+        model.logits(
+            {**received, **{name: 0.5 * live[name] for name in model.weight_names}}, x
+        ).sum().backward()
     assert all(torch.equal(received[name], before[name]) for name in before)
 
 
 def test_one_training_at_a_time(model):
-    with model.trained(model.init(0)), pytest.raises(SettingError, match="one inside another"), model.trained(model.init(0)):
+    with (
+        model.trained(model.init(0)),
+        pytest.raises(SettingError, match="one inside another"),
+        model.trained(model.init(0)),
+    ):
         pass
     with model.trained(model.init(0)):
         pass
@@ -121,7 +138,9 @@ def test_one_training_at_a_time(model):
 class Plain(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, momentum=None, affine=False), nn.Dropout(0.5))
+        self.encoder = nn.Sequential(
+            nn.Linear(5, 4), nn.BatchNorm1d(4, momentum=None, affine=False), nn.Dropout(0.5)
+        )
         self.head = nn.Linear(4, 3)
 
     def forward(self, x):
@@ -136,7 +155,9 @@ def test_every_training_begins_anew():
             model.logits(live, x)
         return model.snapshot()["encoder.1.running_mean"]
 
-    assert torch.equal(statistics(), statistics())  # a running average counts batches, from zero each time
+    assert torch.equal(
+        statistics(), statistics()
+    )  # a running average counts batches, from zero each time
 
 
 def test_a_frozen_encoder_is_in_eval_mode_altogether():

@@ -43,7 +43,15 @@ def test_schedules():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("lr", -0.1), ("lr", 0), ("batch_size", 0), ("momentum", 1.0), ("epochs", 0), ("optimizer", "x")]
+    ("name", "value"),
+    [
+        ("lr", -0.1),
+        ("lr", 0),
+        ("batch_size", 0),
+        ("momentum", 1.0),
+        ("epochs", 0),
+        ("optimizer", "x"),
+    ],
 )
 def test_bad_training_settings_are_refused(name, value):
     with pytest.raises(SettingError, match=f"^{name} must be "):

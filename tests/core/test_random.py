@@ -11,7 +11,8 @@ def test_every_part_of_a_key_matters():
 def test_a_key_always_gives_the_same_draws():
     # A recorded value: a change here changes every run of every user.
     assert (
-        Key(7, 3, "client-1", "fit", 0).permutation(8).tolist() == Key(7, 3).child("client-1", "fit", 0).permutation(8).tolist()
+        Key(7, 3, "client-1", "fit", 0).permutation(8).tolist()
+        == Key(7, 3).child("client-1", "fit", 0).permutation(8).tolist()
     )
     assert Key(0, "shuffle").number == 308209294275120254041579029207800432096
     assert sorted(Key(1).permutation(50).tolist()) == list(range(50))

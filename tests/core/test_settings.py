@@ -4,7 +4,15 @@ from typing import Literal
 import pytest
 
 from concordfl import SettingError
-from concordfl.core.settings import Count, NonNegative, Positive, Settings, Share, check_keys, to_toml
+from concordfl.core.settings import (
+    Count,
+    NonNegative,
+    Positive,
+    Settings,
+    Share,
+    check_keys,
+    to_toml,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,13 @@ def test_a_bad_value_is_answered_with_the_rule_and_the_value(values, message):
         Sample(**values)
     assert str(error.value) == message
     with pytest.raises(SettingError) as error:
-        Sample.from_table({name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}, "sec")
+        Sample.from_table(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in values.items()
+            },
+            "sec",
+        )
     assert str(error.value) == f"sec.{message}"
 
 

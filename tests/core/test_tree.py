@@ -17,7 +17,9 @@ class Pair(NamedTuple):
 
 numbers = st.floats(-1e6, 1e6, width=32)
 tensors = st.lists(numbers, max_size=4).map(torch.tensor)
-leaves = st.one_of(tensors, st.integers(-5, 5), numbers, st.text(max_size=3), st.none(), st.booleans())
+leaves = st.one_of(
+    tensors, st.integers(-5, 5), numbers, st.text(max_size=3), st.none(), st.booleans()
+)
 trees = st.recursive(
     leaves,
     lambda inner: st.one_of(
@@ -39,7 +41,16 @@ def test_unpack_gives_back_what_was_packed(value):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    "dtype",
+    [
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    ],
 )
 def test_every_dtype_survives(dtype):
     value = torch.tensor([[0, 1], [1, 0]]).to(dtype)
@@ -79,7 +90,9 @@ def test_adding_dicts_is_the_union_of_keys():
 
 
 def test_weighted_mean():
-    total = tree.add(weighted({"w": torch.tensor([1.0])}, 1), weighted({"w": torch.tensor([4.0])}, 3))
+    total = tree.add(
+        weighted({"w": torch.tensor([1.0])}, 1), weighted({"w": torch.tensor([4.0])}, 3)
+    )
     assert total.weight == 4
     assert total.mean()["w"].item() == pytest.approx((1 + 3 * 4) / 4)
     assert isinstance(tree.unpack(tree.pack(total)), Weighted)
@@ -87,7 +100,11 @@ def test_weighted_mean():
 
 
 def test_bytes_are_those_of_the_leaves():
-    value = {"a": torch.zeros(3, 2), "b": [1, 2.0, True, None, "né"], "c": torch.zeros(5, dtype=torch.uint8)}
+    value = {
+        "a": torch.zeros(3, 2),
+        "b": [1, 2.0, True, None, "né"],
+        "c": torch.zeros(5, dtype=torch.uint8),
+    }
     assert tree.num_bytes(value) == 24 + 3 * 8 + 3 + 5
 
 
@@ -107,7 +124,10 @@ def test_is_finite(value, finite):
 
 
 def test_small_functions():
-    a, b = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([0.0])}, {"x": torch.tensor([0.0, 0.0]), "y": torch.tensor([2.0])}
+    a, b = (
+        {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([0.0])},
+        {"x": torch.tensor([0.0, 0.0]), "y": torch.tensor([2.0])},
+    )
     assert tree.sq_dist(a, b).item() == 1 + 4 + 4
     assert tree.subtract(a, b)["x"].tolist() == [1, 2]
     assert tree.mean([a, b])["y"].item() == 1
@@ -127,7 +147,11 @@ def test_distances_go_by_key_not_by_order():
 
 
 def test_the_normal_form_is_what_unpacking_gives():
-    value = {"t": torch.arange(6.0).reshape(2, 3).T, "g": torch.ones(2, requires_grad=True) * 2, 1: (None, [1.5, "x"])}
+    value = {
+        "t": torch.arange(6.0).reshape(2, 3).T,
+        "g": torch.ones(2, requires_grad=True) * 2,
+        1: (None, [1.5, "x"]),
+    }
     normal = tree.normal(value)
     assert normal["t"].is_contiguous()
     assert not normal["g"].requires_grad
@@ -140,7 +164,10 @@ def test_the_normal_form_is_what_unpacking_gives():
 def test_a_total_is_added_as_executors_add(count):
     from concordfl.engine.executors.job import TreeSum
 
-    values = [{"a": torch.randn(50, generator=torch.Generator().manual_seed(place)) * 10**place} for place in range(count)]
+    values = [
+        {"a": torch.randn(50, generator=torch.Generator().manual_seed(place)) * 10**place}
+        for place in range(count)
+    ]
     theirs = TreeSum(count)
     for place in reversed(range(count)):
         theirs.put(place, values[place])

@@ -24,7 +24,9 @@ def test_digits_are_those_of_scikit_learn():
     data = load("digits")
     theirs = load_digits()
     assert len(data.train.y) + len(data.test.y) == 1797
-    assert np.array_equal(np.bincount(np.concatenate([data.train.y, data.test.y])), np.bincount(theirs.target))
+    assert np.array_equal(
+        np.bincount(np.concatenate([data.train.y, data.test.y])), np.bincount(theirs.target)
+    )
     both = np.concatenate([data.train.x, data.test.x]).reshape(-1, 64)
     ours = {row.tobytes() for row in both}
     assert ours == {np.rint(row * 255 / 16).astype(np.uint8).tobytes() for row in theirs.data}
@@ -64,7 +66,11 @@ def test_two_gaussians_are_those_of_figure_1():
 
 
 def write_idx(path, array):
-    header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    header = (
+        b"\0\0\x08"
+        + bytes([array.ndim])
+        + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    )
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
@@ -88,7 +94,9 @@ def test_missing_data_say_where_they_were_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("CONCORDFL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(
-        DataError, match=f"'svhn' must be on this machine, got none of its files in {tmp_path}/svhn, .*data get svhn"
+        DataError,
+        match=f"'svhn' must be on this machine, got none of its files in {tmp_path}/svhn, .*data "
+        "get svhn",
     ):
         load("svhn")
 
@@ -112,12 +120,19 @@ def test_damaged_idx_files(tmp_path, content, message):
 
 @pytest.mark.parametrize("distribution", ["gaussian", "laplace", "beta"])
 def test_the_synthetic_mixture_follows_its_definition(distribution):
-    options = {"clients": 4, "examples_per_client": 500, "dimensions": 8, "distribution": distribution, "alpha": 0.05}
+    options = {
+        "clients": 4,
+        "examples_per_client": 500,
+        "dimensions": 8,
+        "distribution": distribution,
+        "alpha": 0.05,
+    }
     data = load("synthetic-mixture", **options)
     assert data.train.x.shape == (2000, 8)
     assert sorted(set(data.owners)) == ["client-0", "client-1", "client-2", "client-3"]
     assert data.num_classes == 2
-    # With alpha this small nearly every client has one component, which a half-space through its mean separates.
+    # With alpha this small nearly every client has one component, which a half-space through its
+    # mean separates.
     for owner in set(data.owners):
         x, y = data.train.x[data.owners == owner], data.train.y[data.owners == owner]
         weights = np.linalg.lstsq(np.c_[x, np.ones(len(x))], 2 * y - 1, rcond=None)[0]
@@ -126,7 +141,13 @@ def test_the_synthetic_mixture_follows_its_definition(distribution):
 
 
 def test_the_first_clients_may_stay_gaussian():
-    data = load("synthetic-mixture", clients=2, examples_per_client=400, distribution="beta", gaussian_clients=1)
+    data = load(
+        "synthetic-mixture",
+        clients=2,
+        examples_per_client=400,
+        distribution="beta",
+        gaussian_clients=1,
+    )
     gaussian, beta = data.train.x[:400], data.train.x[400:]
     assert gaussian.min() < -1
     assert 0 <= beta.min() <= beta.max() <= 1
@@ -134,7 +155,7 @@ def test_the_first_clients_may_stay_gaussian():
         load("synthetic-mixture", clients=2, gaussian_clients=3)
 
 
-# --- loaders on small files in the official formats --------------------------------------------------------------------
+# --- loaders on small files in the official formats -----------------------------------------------
 
 
 @pytest.fixture
@@ -158,7 +179,9 @@ def test_cifar10_from_its_binary_version(home):
     folder.mkdir(parents=True)
     images = pictures(5, 3, 32, 32)
     for number in range(1, 6):
-        (folder / f"data_batch_{number}.bin").write_bytes(b"".join(bytes([n]) + images[n].tobytes() for n in range(5)))
+        (folder / f"data_batch_{number}.bin").write_bytes(
+            b"".join(bytes([n]) + images[n].tobytes() for n in range(5))
+        )
     (folder / "test_batch.bin").write_bytes(bytes([9]) + images[0].tobytes())
     data = load("cifar10")
     assert data.train.y.tolist() == [0, 1, 2, 3, 4] * 5
@@ -173,7 +196,9 @@ def test_cifar100_knows_its_coarse_labels(home):
     folder = home / "cifar100/cifar-100-binary"
     folder.mkdir(parents=True)
     for name in ("train.bin", "test.bin"):
-        (folder / name).write_bytes(b"".join(bytes([n // 5, n]) + pictures(1, 3072).tobytes() for n in range(100)))
+        (folder / name).write_bytes(
+            b"".join(bytes([n // 5, n]) + pictures(1, 3072).tobytes() for n in range(100))
+        )
     data = load("cifar100")
     assert data.coarse.tolist() == [n // 5 for n in range(100)]
     assert data.num_classes == 100
@@ -185,7 +210,10 @@ def test_svhn_from_matlab_files(home):
     (home / "svhn").mkdir()
     images = pictures(4, 32, 32, 3)
     for name in ("train", "test"):
-        savemat(home / f"svhn/{name}_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": np.array([[1], [10], [3], [9]])})
+        savemat(
+            home / f"svhn/{name}_32x32.mat",
+            {"X": images.transpose(1, 2, 3, 0), "y": np.array([[1], [10], [3], [9]])},
+        )
     data = load("svhn")
     assert np.array_equal(data.train.x, images)
     assert data.train.y.tolist() == [1, 0, 3, 9]
@@ -197,8 +225,13 @@ def test_svhn_from_matlab_files(home):
 def test_femnist_as_leaf_writes_it(home):
     for part in ("train", "test"):
         (home / "femnist" / part).mkdir(parents=True)
-        own = {"w1": {"x": [[1.0] * 784, [0.0] * 784], "y": [5, 61]}, "w2": {"x": [[0.5] * 784], "y": [0]}}
-        (home / "femnist" / part / "all_data_0.json").write_text(json.dumps({"users": ["w1", "w2"], "user_data": own}))
+        own = {
+            "w1": {"x": [[1.0] * 784, [0.0] * 784], "y": [5, 61]},
+            "w2": {"x": [[0.5] * 784], "y": [0]},
+        }
+        (home / "femnist" / part / "all_data_0.json").write_text(
+            json.dumps({"users": ["w1", "w2"], "user_data": own})
+        )
     data = load("femnist")
     assert data.owners.tolist() == ["w1", "w1", "w2"]
     assert [int(image.max()) for image in data.train.x] == [0, 255, 128]
@@ -217,7 +250,9 @@ def test_tiny_imagenet_from_its_folders(home):
     (root / "wnids.txt").write_text("n02\nn01\n")
     for name in ("n01", "n02"):
         (root / "train" / name / "images").mkdir(parents=True)
-        Image.fromarray(pictures(1, 64, 64, 3)[0]).save(root / "train" / name / "images" / f"{name}_0.JPEG")
+        Image.fromarray(pictures(1, 64, 64, 3)[0]).save(
+            root / "train" / name / "images" / f"{name}_0.JPEG"
+        )
     Image.fromarray(pictures(1, 64, 64)[0]).save(root / "val/images/val_0.JPEG")
     (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\t62\t62\n")
     data = load("tiny-imagenet")
@@ -249,7 +284,9 @@ def test_usps_from_libsvm_files(home):
     assert data.train.x[0, 8:].max() == 0
     assert data.train.x[1, 0, 0, 0] == 128
     (home / "usps/usps.bz2").write_bytes(bz2.compress(b"1 nonsense"))
-    with pytest.raises(DataError, match=r"must hold lines of `label place:value ...`, got '1 nonsense' in line 1"):
+    with pytest.raises(
+        DataError, match=r"must hold lines of `label place:value ...`, got '1 nonsense' in line 1"
+    ):
         load("usps")
 
 
@@ -261,7 +298,9 @@ def test_heart_disease_from_the_uci_files(home):
     data = load("heart-disease")
     assert data.train.x.shape == (10, 13)
     assert np.isnan(data.train.x[:, 2]).all()
-    assert data.owners.tolist() == ["cleveland"] + ["hungarian"] * 2 + ["switzerland"] * 3 + ["va"] * 4
+    assert (
+        data.owners.tolist() == ["cleveland"] + ["hungarian"] * 2 + ["switzerland"] * 3 + ["va"] * 4
+    )
     assert data.train.y.tolist() == [0, 0, 1, 0, 1, 1, 0, 1, 1, 1]
     (home / "heart-disease/processed.va.data").write_text("a,b\n")
     with pytest.raises(DataError, match="must hold numbers or \\?, got 'a,b' in line 1"):
@@ -280,7 +319,10 @@ def test_npz_files_are_checked(home):
 SHARED = os.environ.get("CONCORDFL_DATA", "")
 
 
-@pytest.mark.skipif(not (Path(SHARED) / "mnist.npz").is_file(), reason="CONCORDFL_DATA does not hold the real copies")
+@pytest.mark.skipif(
+    not (Path(SHARED) / "mnist.npz").is_file(),
+    reason="CONCORDFL_DATA does not hold the real copies",
+)
 @pytest.mark.parametrize(
     ("name", "train", "shape"),
     [
@@ -302,7 +344,9 @@ def test_the_real_copies(name, train, shape):
 
 
 def test_unknown_domains_are_refused():
-    with pytest.raises(SettingError, match="domains must be among digits, mnist, mnist-m, svhn, usps, got 'emnist'"):
+    with pytest.raises(
+        SettingError, match="domains must be among digits, mnist, mnist-m, svhn, usps, got 'emnist'"
+    ):
         DATASETS["digit-domains"](domains=("emnist",))
 
 

@@ -40,12 +40,32 @@ def test_the_pooled_client_holds_all_training_examples():
     ("clients", "held_out", "message"),
     [
         ({}, {}, "at least one client, got none"),
-        ({"a": splits(2, 0, 0)}, {"a": splits(1, 0, 1)}, r"either a participant or held out, got both for \['a'\]"),
-        ({"a": splits(0, 1, 1)}, {}, "client 'a': must have at least one training example, got none"),
-        ({"a": (arrays(2), arrays(1), arrays(1, shape=(3,)))}, {}, "'a', test split: examples must have the shape"),
-        ({"a": (Arrays(np.ones((2, 1)), np.zeros(3, int)), *splits(0, 0, shape=(1,)))}, {}, "equally long, got 2 and 3"),
+        (
+            {"a": splits(2, 0, 0)},
+            {"a": splits(1, 0, 1)},
+            r"either a participant or held out, got both for \['a'\]",
+        ),
+        (
+            {"a": splits(0, 1, 1)},
+            {},
+            "client 'a': must have at least one training example, got none",
+        ),
+        (
+            {"a": (arrays(2), arrays(1), arrays(1, shape=(3,)))},
+            {},
+            "'a', test split: examples must have the shape",
+        ),
+        (
+            {"a": (Arrays(np.ones((2, 1)), np.zeros(3, int)), *splits(0, 0, shape=(1,)))},
+            {},
+            "equally long, got 2 and 3",
+        ),
         ({"a": splits(5, 0, 0, high=5)}, {}, r"train split: labels must be in 0..1, got 0..4"),
-        ({"a": (Arrays(np.full((2, 2), np.nan), np.zeros(2, int)), *splits(0, 0))}, {}, "features must be finite"),
+        (
+            {"a": (Arrays(np.full((2, 2), np.nan), np.zeros(2, int)), *splits(0, 0))},
+            {},
+            "features must be finite",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(clients, held_out, message):

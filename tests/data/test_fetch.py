@@ -67,7 +67,11 @@ def names(folder):
 
 def test_a_good_file(server, tmp_path):
     told = []
-    target = fetch(Remote(f"{server.address}/data.bin", CHECKSUM), tmp_path / "new", lambda *what: told.append(what))
+    target = fetch(
+        Remote(f"{server.address}/data.bin", CHECKSUM),
+        tmp_path / "new",
+        lambda *what: told.append(what),
+    )
     assert target.read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["data.bin"]
     assert told[-1] == (len(CONTENT), len(CONTENT))
@@ -76,7 +80,9 @@ def test_a_good_file(server, tmp_path):
 
 
 def test_a_wrong_checksum_keeps_nothing(server, tmp_path):
-    with pytest.raises(DataError, match="must have the checksum md5:0000, got md5:.*nothing was kept"):
+    with pytest.raises(
+        DataError, match="must have the checksum md5:0000, got md5:.*nothing was kept"
+    ):
         fetch(Remote(f"{server.address}/data.bin", "md5:0000"), tmp_path)
     assert names(tmp_path) == []
 
@@ -84,7 +90,10 @@ def test_a_wrong_checksum_keeps_nothing(server, tmp_path):
 def test_a_broken_connection_is_taken_up_again(server, tmp_path):
     server.break_after = 300_000
     remote = Remote(f"{server.address}/data.bin", CHECKSUM)
-    with pytest.raises(DataError, match=r"could not be fetched: .*300000 bytes are kept, the same command goes on from there"):
+    with pytest.raises(
+        DataError,
+        match=r"could not be fetched: .*300000 bytes are kept, the same command goes on from there",
+    ):
         fetch(remote, tmp_path)
     assert names(tmp_path) == ["data.bin.partial"]
     assert fetch(remote, tmp_path).read_bytes() == CONTENT
@@ -130,7 +139,9 @@ def archive(kind):
 def test_archives_are_unpacked(server, tmp_path, kind):
     content = archive(kind)
     server.files[f"/set.{kind}"] = content
-    remote = Remote(f"{server.address}/set.{kind}", "sha256:" + hashlib.sha256(content).hexdigest(), unpack=True)
+    remote = Remote(
+        f"{server.address}/set.{kind}", "sha256:" + hashlib.sha256(content).hexdigest(), unpack=True
+    )
     for _ in range(2):
         fetch(remote, tmp_path)
         assert (tmp_path / "set/a.txt").read_text() == "hello"
@@ -162,7 +173,9 @@ def test_the_command_says_it_in_a_line(server, tmp_path):
 
     wrong = get("data.bin", "md5:0000")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith(f"concordfl: {server.address}/data.bin must have the checksum md5:0000, got md5:")
+    assert wrong.stderr.startswith(
+        f"concordfl: {server.address}/data.bin must have the checksum md5:0000, got md5:"
+    )
     server.break_after = 300_000
     broken = get("data.bin", CHECKSUM)
     assert broken.returncode == 2
@@ -170,5 +183,8 @@ def test_the_command_says_it_in_a_line(server, tmp_path):
     assert len(broken.stderr.splitlines()) == len(wrong.stderr.splitlines()) == 1
     good = get("data.bin", CHECKSUM)
     assert good.returncode == 0
-    assert good.stdout.splitlines() == [f"fetching {server.address}/data.bin", str(tmp_path / "usps/data.bin")]
+    assert good.stdout.splitlines() == [
+        f"fetching {server.address}/data.bin",
+        str(tmp_path / "usps/data.bin"),
+    ]
     assert names(tmp_path / "usps") == ["data.bin"]

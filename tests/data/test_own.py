@@ -33,16 +33,29 @@ def test_a_csv_per_client(tmp_path):
 def test_one_table_gives_the_same_numbers_as_a_file_per_client(tmp_path):
     rng = np.random.default_rng(0)
     header = "a,b,c,label"
-    lines = {name: [f"{a:.3f},{b:.3f},,{k}" if k == 9 else f"{a:.3f},{b:.3f},{c:.3f},{int(a + b > 0)}"
-                    for k, (a, b, c) in enumerate(rng.normal(size=(30, 3)))] for name in ("x", "y", "z")}  # fmt: skip
-    lines = {name: [line if not line.endswith(",9") else line[:-1] + "1" for line in rows] for name, rows in lines.items()}
+    lines = {
+        name: [
+            f"{a:.3f},{b:.3f},,{k}" if k == 9 else f"{a:.3f},{b:.3f},{c:.3f},{int(a + b > 0)}"
+            for k, (a, b, c) in enumerate(rng.normal(size=(30, 3)))
+        ]
+        for name in ("x", "y", "z")
+    }
+    lines = {
+        name: [line if not line.endswith(",9") else line[:-1] + "1" for line in rows]
+        for name, rows in lines.items()
+    }
     (tmp_path / "clients").mkdir()
     for name, rows in lines.items():
         (tmp_path / f"clients/{name}.csv").write_text("\n".join([header, *rows]))
-    table = ["hospital," + header] + [f"{name},{row}" for name, rows in lines.items() for row in rows]
+    table = ["hospital," + header] + [
+        f"{name},{row}" for name, rows in lines.items() for row in rows
+    ]
     (tmp_path / "all.csv").write_text("\n".join(table))
     files = cf.run(data={"folder": str(tmp_path / "clients"), "label": "label"}, run={"rounds": 3})
-    one = cf.run(data={"table": str(tmp_path / "all.csv"), "client": "hospital", "label": "label"}, run={"rounds": 3})
+    one = cf.run(
+        data={"table": str(tmp_path / "all.csv"), "client": "hospital", "label": "label"},
+        run={"rounds": 3},
+    )
     assert one.summary["parameters_sha256"] == files.summary["parameters_sha256"]
     assert one.summary["final"] == files.summary["final"]
     assert files.summary["preprocessing"]["classes"] == ["0", "1"]
@@ -52,7 +65,11 @@ def test_one_table_gives_the_same_numbers_as_a_file_per_client(tmp_path):
 def test_npz_files(tmp_path):
     rng = np.random.default_rng(0)
     for name in "ab":
-        np.savez(tmp_path / f"{name}.npz", x=rng.integers(256, size=(6, 9, 9), dtype=np.uint8), y=np.array(list("ppqqrr")))
+        np.savez(
+            tmp_path / f"{name}.npz",
+            x=rng.integers(256, size=(6, 9, 9), dtype=np.uint8),
+            y=np.array(list("ppqqrr")),
+        )
     data = folder(tmp_path)
     assert data.train.x.shape == (12, 9, 9, 1)
     assert data.train.x.dtype == np.uint8
@@ -76,7 +93,9 @@ def test_folders_of_images(tmp_path):
         folder(tmp_path)
     (tmp_path / "one/cat/broken.png").unlink()
     Image.new("RGB", (9, 6)).save(tmp_path / "two/dog/wide.png")
-    with pytest.raises(DataError, match=r"wide.png: images must all be \(6, 8\) pixels, got \(6, 9\)"):
+    with pytest.raises(
+        DataError, match=r"wide.png: images must all be \(6, 8\) pixels, got \(6, 9\)"
+    ):
         folder(tmp_path)
 
 
@@ -105,25 +124,49 @@ ROWS = np.zeros((3, 2))
         ({"a_csv": ""}, "a.csv must have a header line, got an empty file"),
         ({"a_csv": "x,z\n1,2\n"}, "a.csv must have a column called 'y', got x, z"),
         ({"a_csv": "x,y\n1,2,3\n"}, "a.csv, line 2: must have 2 values as the header, got 3"),
-        ({"a_csv": "x,y\nred,2\n"}, "a.csv, line 2: column 'x' must be a number or missing, got 'red'"),
-        ({"a_csv": "x,y\n1,\n"}, "a.csv, line 2: every row must have a label in column 'y', got ''"),
-        ({"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "x,y\n"}, "client 'b' must have at least one example, got none"),
+        (
+            {"a_csv": "x,y\nred,2\n"},
+            "a.csv, line 2: column 'x' must be a number or missing, got 'red'",
+        ),
+        (
+            {"a_csv": "x,y\n1,\n"},
+            "a.csv, line 2: every row must have a label in column 'y', got ''",
+        ),
+        (
+            {"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "x,y\n"},
+            "client 'b' must have at least one example, got none",
+        ),
         ({"a_csv": "x,y\n1,1\n2,1\n"}, r"labels must take at least two values, got \[1.0\]"),
-        ({"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "z,y\n1,1\n"}, "client 'b': columns must be those of client 'a' .x., got z"),
+        (
+            {"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "z,y\n1,1\n"},
+            "client 'b': columns must be those of client 'a' .x., got z",
+        ),
         (
             {"a_csv": "x,y\n1,1\n2,2\n", "b_csv": "x,z,y\n1,1,1\n"},
             "'b': examples must have the shape .1,. of client 'a', got .2,.",
         ),
-        ({"a_csv": CSV, "a_npz": {"x": ROWS, "y": [0, 1, 1]}}, "one file or folder per client, got several called a"),
+        (
+            {"a_csv": CSV, "a_npz": {"x": ROWS, "y": [0, 1, 1]}},
+            "one file or folder per client, got several called a",
+        ),
         ({"a_npz": {"x": ROWS}}, "a.npz must hold the arrays x and y, got x alone"),
         ({"a_npz": {"x": ROWS, "y": [1, 2]}}, "x and y must be equally long, got 3 and 2"),
-        ({"a_npz": {"x": ROWS, "y": ROWS}}, "y must be one label per example, got an array of shape"),
-        ({"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}}, "x must be uint8 images or rows of numbers"),
+        (
+            {"a_npz": {"x": ROWS, "y": ROWS}},
+            "y must be one label per example, got an array of shape",
+        ),
+        (
+            {"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}},
+            "x must be uint8 images or rows of numbers",
+        ),
         ({"a_npz": "no"}, "a.npz must be a readable .npz file"),
         ({"a_npz": "PK\x03\x04 broken"}, "a.npz must be a readable .npz file"),
         ({"a_npz": {"x": ROWS, "y": 3}}, "y must be one label per example, got an array of shape"),
         ({"a_npz": {"x": ROWS, "y": [0, 1, np.nan]}}, "labels must be finite, got NaN or infinity"),
-        ({"a_npz": {"x": ROWS + np.inf, "y": [0, 1, 1]}}, "features must be finite or NaN for missing, got infinity"),
+        (
+            {"a_npz": {"x": ROWS + np.inf, "y": [0, 1, 1]}},
+            "features must be finite or NaN for missing, got infinity",
+        ),
         ({"a_csv": "x,y\n1e99,1\n2,2\n"}, "column 'x' must be a number or missing, got '1e99'"),
     ],
 )
@@ -149,10 +192,18 @@ def test_missing_places(tmp_path):
 def test_nan_without_standardising_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text(CSV)
     with pytest.raises(DataError, match="features must be finite, got NaN or infinity"):
-        cf.run(data={"folder": str(tmp_path), "standardise": False}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1})
+        cf.run(
+            data={"folder": str(tmp_path), "standardise": False},
+            scenario={"split": [1.0, 0.0, 0.0]},
+            run={"rounds": 1},
+        )
     (tmp_path / "a.csv").write_text("x,z,y\n1,,1\n2,,2\n")
-    with pytest.raises(DataError, match="every feature must have a value somewhere, got none for feature 1"):
-        cf.run(data={"folder": str(tmp_path)}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1})
+    with pytest.raises(
+        DataError, match="every feature must have a value somewhere, got none for feature 1"
+    ):
+        cf.run(
+            data={"folder": str(tmp_path)}, scenario={"split": [1.0, 0.0, 0.0]}, run={"rounds": 1}
+        )
 
 
 def test_a_table_without_rows(tmp_path):
@@ -180,7 +231,11 @@ def test_newcomers_are_read_as_the_run_read_its_clients(tmp_path):
 
     for name in "pqr":
         write(tmp_path / f"clinics/{name}.csv")
-    cf.run(data={"folder": str(tmp_path / "clinics"), "label": "grade"}, run={"rounds": 5}, out=tmp_path / "run")
+    cf.run(
+        data={"folder": str(tmp_path / "clinics"), "label": "grade"},
+        run={"rounds": 5},
+        out=tmp_path / "run",
+    )
     write(tmp_path / "late.csv", dtype=float)  # 0.0 and 1.0 are the classes 0 and 1
     assert adapt(tmp_path / "run", tmp_path / "late.csv")["tested_on"]["examples"] == 15
     x = rng.normal(size=(20, 2))

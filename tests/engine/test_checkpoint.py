@@ -13,7 +13,9 @@ def progress(round=3):
     states = MemoryStates()
     states.put("a", tree.pack({"x": torch.tensor([float(round)])}))
     states.commit()
-    made = Progress({"w": torch.arange(3.0) + round}, states, round=round, absent={"b"}, seconds=1.5, refused=2)
+    made = Progress(
+        {"w": torch.arange(3.0) + round}, states, round=round, absent={"b"}, seconds=1.5, refused=2
+    )
     made.selected = Selected(1, 0.5, {"w": torch.zeros(3)})
     made.publications.publish("pca", b"components", 10)
     made.publications.deliver(["a"])
@@ -43,14 +45,21 @@ def test_only_the_last_are_kept_with_all_that_they_name(tmp_path):
     for round in (1, 2, 3, 4):
         checkpoint.save(tmp_path, progress(round), keep=2)
     names = {path.name for path in tmp_path.iterdir()}
-    assert {name for name in names if name.startswith("manifest")} == {"manifest-00000003.json", "manifest-00000004.json"}
-    assert {name for name in names if name.startswith("server")} == {f"server-0000000{r}.bin" for r in (1, 3, 4)}  # 1: selected
+    assert {name for name in names if name.startswith("manifest")} == {
+        "manifest-00000003.json",
+        "manifest-00000004.json",
+    }
+    assert {name for name in names if name.startswith("server")} == {
+        f"server-0000000{r}.bin" for r in (1, 3, 4)
+    }  # 1: selected
     assert len([name for name in names if name.startswith("published")]) == 1
     (tmp_path / "manifest-00000004.json").unlink()
     assert checkpoint.load(tmp_path, MemoryStates()).round == 3
 
 
-@pytest.mark.parametrize("victim", ["manifest-00000004.json", "server-00000004.bin", "states-00000004.bin"])
+@pytest.mark.parametrize(
+    "victim", ["manifest-00000004.json", "server-00000004.bin", "states-00000004.bin"]
+)
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, victim, damage):
     for round in (3, 4):
@@ -71,7 +80,9 @@ def test_none_and_only_damaged_ones_are_said_in_words(tmp_path):
         checkpoint.load(tmp_path, MemoryStates())
     checkpoint.save(tmp_path, progress(), keep=1)
     (tmp_path / "manifest-00000003.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"every checkpoint in .* is damaged \(manifest-00000003.json"):
+    with pytest.raises(
+        CheckpointError, match=r"every checkpoint in .* is damaged \(manifest-00000003.json"
+    ):
         checkpoint.load(tmp_path, MemoryStates())
     assert (tmp_path / "manifest-00000003.json").exists()
 

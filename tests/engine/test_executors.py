@@ -50,24 +50,38 @@ class Growing(FedAvg):
     def round(self, server, cohort):
         total = cohort.sum(self.train, broadcast=server)
         assert total.item() == len(cohort.ids) * cohort.round
-        return {**server, "big": torch.zeros(10 ** (cohort.round + 1)).index_fill_(0, torch.tensor([0]), cohort.round + 1)}
+        return {
+            **server,
+            "big": torch.zeros(10 ** (cohort.round + 1)).index_fill_(
+                0, torch.tensor([0]), cohort.round + 1
+            ),
+        }
 
     def message(self, server, client_id):
         return server["params"]
 
 
 def pairwise(leaves):
-    """The fixed tree as one would draw it: neighbours are added, level by level; a missing leaf passes its sibling on."""
+    """The fixed tree as one would draw it: neighbours are added, level by level; a missing leaf
+    passes its sibling on.
+    """
     while len(leaves) > 1:
         pairs = [leaves[at : at + 2] for at in range(0, len(leaves), 2)]
         leaves = [
-            pair[0] if len(pair) == 1 or pair[1] is None else pair[1] if pair[0] is None else pair[0] + pair[1]
+            pair[0]
+            if len(pair) == 1 or pair[1] is None
+            else pair[1]
+            if pair[0] is None
+            else pair[0] + pair[1]
             for pair in pairs
         ]
     return leaves[0]
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(-1e8, 1e8, width=32)), min_size=1, max_size=40), st.randoms())
+@given(
+    st.lists(st.one_of(st.none(), st.floats(-1e8, 1e8, width=32)), min_size=1, max_size=40),
+    st.randoms(),
+)
 def test_the_sum_depends_on_the_leaves_alone(values, random):
     leaves = [None if value is None else torch.tensor(value) for value in values]
     total = TreeSum(len(leaves))
@@ -110,7 +124,9 @@ def test_remembered_clients_stay_with_their_worker():
 
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(0, 1000))
 def test_remembered_clients_go_to_their_worker_in_whole_blocks(count, workers, seed):
-    """What was handed out as a block comes back as one, or as part of a larger one; nobody twice, nobody elsewhere."""
+    """What was handed out as a block comes back as one, or as part of a larger one; nobody twice,
+    nobody elsewhere.
+    """
     ids = tuple(f"{place:03d}" for place in range(count))
     job, rng = Job(None, ids, None, None, True), np.random.default_rng(seed)
     home, first = {}, []
@@ -127,17 +143,28 @@ def test_remembered_clients_go_to_their_worker_in_whole_blocks(count, workers, s
     assert len(again) <= len(first)
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), Local(), toys.Toy()], ids=["fedavg", "local", "toy"])
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), Local(), toys.Toy()], ids=["fedavg", "local", "toy"]
+)
 def test_executors_agree_to_the_bit(algorithm):
     plan = Plan(rounds=3, cohort=5, evaluate_every=2, dropout=0.15)
     expected = toys.digests(toys.experiment(algorithm, plan=plan))
     for workers in (1, 2, 3):
-        assert toys.digests(toys.experiment(algorithm, plan=plan, executor="processes", workers=workers)) == expected
+        assert (
+            toys.digests(
+                toys.experiment(algorithm, plan=plan, executor="processes", workers=workers)
+            )
+            == expected
+        )
 
 
 def test_executors_agree_on_convolutions():
     def digests(**how):
-        return toys.digests(toys.experiment(FedAvg(), toys.image_federation(), plan=Plan(rounds=2), network="lenet", **how))
+        return toys.digests(
+            toys.experiment(
+                FedAvg(), toys.image_federation(), plan=Plan(rounds=2), network="lenet", **how
+            )
+        )
 
     assert digests() == digests(executor="processes", workers=2)
 
@@ -159,14 +186,19 @@ def test_work_that_kills_every_worker_is_given_up():
 def test_a_failing_step_names_client_stage_step_and_round(executor):
     with pytest.raises(ClientStepError) as error:
         toys.result(toys.experiment(toys.Faulty(), executor=executor))
-    assert str(error.value) == "client 'client-2', stage 'train', step 'train', round 2: ValueError: bad luck"
+    assert (
+        str(error.value)
+        == "client 'client-2', stage 'train', step 'train', round 2: ValueError: bad luck"
+    )
     assert "bad luck" in repr(error.value.__cause__)
 
 
 def test_memos_are_computed_once_per_client_and_publication(tmp_path):
     """Counted in a file, as the work is done in other processes."""
     log = tmp_path / "log"
-    made = toys.experiment(Counting(log=str(log)), plan=Plan(rounds=4), executor="processes", workers=2)
+    made = toys.experiment(
+        Counting(log=str(log)), plan=Plan(rounds=4), executor="processes", workers=2
+    )
     toys.result(made)
     assert sorted(log.read_text().split()) == sorted(made.federation.participants)
 
@@ -192,7 +224,9 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
         """)
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(toys.__file__).parent)}
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(workers) == 2
         time.sleep(0.5)
@@ -216,7 +250,10 @@ class Columns(FedAvg):
     """Keeps eigenvectors, which come column by column in memory: sums along rows depend on that."""
 
     def init_server(self, task, seed):
-        return {"params": task.model.init(seed), "vectors": torch.linalg.eigh(torch.rand(40, 40).T.float() + torch.eye(40))[1]}
+        return {
+            "params": task.model.init(seed),
+            "vectors": torch.linalg.eigh(torch.rand(40, 40).T.float() + torch.eye(40))[1],
+        }
 
     @client_step
     def train(self, client, state, message):
@@ -258,7 +295,8 @@ class Numpy(FedAvg):
 @pytest.mark.parametrize("executor", ["serial", "processes"])
 def test_a_reply_that_is_no_tree_is_refused_by_name(executor):
     with pytest.raises(
-        ClientStepError, match=r"client 'client-\d', stage 'train', step 'evaluate', .*leaves must be .* got int64"
+        ClientStepError,
+        match=r"client 'client-\d', stage 'train', step 'evaluate', .*leaves must be .* got int64",
     ):
         toys.result(toys.experiment(Numpy(), executor=executor))
 

@@ -23,7 +23,13 @@ def test_fedavg_is_the_weighted_mean_of_local_training():
     by_hand = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
     for id in made.federation.participants:
         client = toys.Client(
-            id, made.federation.splits(id).train, num_classes=3, model=made.model, training=made.training, seed=0, round=0
+            id,
+            made.federation.splits(id).train,
+            num_classes=3,
+            model=made.model,
+            training=made.training,
+            seed=0,
+            round=0,
         )
         for name, value in client.fit(start).items():
             by_hand[name] += value.double() * client.size / total
@@ -42,7 +48,11 @@ def test_the_schedule_counts_rounds_by_stage():
     @dataclass(frozen=True)
     class Staged(FedAvg):
         def stages(self):
-            return (Stage("a", self.round, rounds=2), Stage("b", self.round, first_round=1), Stage("c", self.round, rounds=1))
+            return (
+                Stage("a", self.round, rounds=2),
+                Stage("b", self.round, first_round=1),
+                Stage("c", self.round, rounds=1),
+            )
 
     turns = [(turn.round, turn.stage.name, turn.stage_round) for turn in schedule(Staged(), 3)]
     assert turns == [(1, "a", 0), (2, "a", 1), (3, "b", 1), (4, "b", 2), (5, "b", 3), (6, "c", 0)]
@@ -51,7 +61,9 @@ def test_the_schedule_counts_rounds_by_stage():
 def test_evaluating_more_often_changes_no_result():
     for algorithm in (toys.Toy(), FedAvgFineTuned(), Local()):
         often = toys.digests(toys.experiment(algorithm, plan=Plan(rounds=4, evaluate_every=1)))
-        assert often == toys.digests(toys.experiment(algorithm, plan=Plan(rounds=4, evaluate_every=4)))
+        assert often == toys.digests(
+            toys.experiment(algorithm, plan=Plan(rounds=4, evaluate_every=4))
+        )
 
 
 @pytest.mark.parametrize("states", ["memory", "disk"])
@@ -79,7 +91,9 @@ def test_records_shorter_than_the_checkpoint_says_are_refused(tmp_path):
     with RunFolder.create(tmp_path / "run", "") as folder:
         toys.result(toys.experiment(FedAvg(), folder=folder))
         folder.records_file.write_text("")
-        with pytest.raises(CheckpointError, match=r"records.jsonl must have at least \d+ bytes, got 0"):
+        with pytest.raises(
+            CheckpointError, match=r"records.jsonl must have at least \d+ bytes, got 0"
+        ):
             toys.experiment(FedAvg(), folder=folder).restore()
 
 
@@ -107,7 +121,9 @@ def test_local_sends_nothing():
 
 def test_dropouts_are_keyed_and_leave_states_alone():
     lost = [sampling.dropouts("abcdefgh", 0.5, Key(0, "dropout", round)) for round in range(50)]
-    assert lost == [sampling.dropouts("hgfedcba", 0.5, Key(0, "dropout", round)) for round in range(50)]
+    assert lost == [
+        sampling.dropouts("hgfedcba", 0.5, Key(0, "dropout", round)) for round in range(50)
+    ]
     assert 0.4 < sum(map(len, lost)) / 400 < 0.6
     made = toys.experiment(toys.Toy(), plan=Plan(rounds=5, dropout=0.4))
     progress = made.run(made.start())
@@ -126,7 +142,9 @@ def test_a_round_without_an_answer_is_void():
     made = toys.experiment(Silent(), plan=Plan(rounds=2))
     progress = made.run(made.start())
     assert progress.round == 3
-    assert {tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()} == {1}
+    assert {
+        tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()
+    } == {1}
     assert tree.equal(progress.server["params"], made.model.init(0))
 
 
@@ -135,15 +153,20 @@ def test_a_reply_that_is_not_finite_is_refused_and_leaves_no_trace():
     progress = made.run(made.start())
     assert progress.refused == 2
     assert tree.is_finite(progress.server)
-    visits = {id: tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()}
-    assert visits.pop("client-2") == 3  # counted in the survey and twice since, never doubled by training
+    visits = {
+        id: tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()
+    }
+    assert (
+        visits.pop("client-2") == 3
+    )  # counted in the survey and twice since, never doubled by training
     assert set(visits.values()) == {((1 + 1) * 2 + 1) * 2}
 
 
 def test_a_private_model_that_has_diverged_is_noticed():
     made = toys.experiment(Local(), training=Training(lr=1e6, batch_size=8))
     with pytest.raises(
-        ClientStepError, match="every reply and state must be finite, got NaN or infinity from all of 6 clients"
+        ClientStepError,
+        match="every reply and state must be finite, got NaN or infinity from all of 6 clients",
     ):
         made.run(made.start())
 
@@ -151,7 +174,8 @@ def test_a_private_model_that_has_diverged_is_noticed():
 def test_when_every_reply_is_refused_the_run_says_so():
     training = toys.Training(lr=1e30, batch_size=8)
     with pytest.raises(
-        ClientStepError, match="every reply and state must be finite, got NaN or infinity from all of 6 clients"
+        ClientStepError,
+        match="every reply and state must be finite, got NaN or infinity from all of 6 clients",
     ):
         toys.result(toys.experiment(FedAvg(), training=training, plan=Plan(rounds=5)))
 
@@ -201,7 +225,11 @@ def test_the_reported_round_is_chosen_on_validation_or_training_never_on_test():
 
 def test_groups_are_compared_with_the_truth():
     summary = toys.result(toys.experiment(toys.Toy()))
-    assert summary["clusters"] == {"ari": 1.0, "nmi": 1.0, "purity": 1.0}  # sizes alternate as the true groups do
+    assert summary["clusters"] == {
+        "ari": 1.0,
+        "nmi": 1.0,
+        "purity": 1.0,
+    }  # sizes alternate as the true groups do
 
 
 def test_keys_and_rates_use_the_round_within_the_stage():
@@ -216,16 +244,23 @@ def test_keys_and_rates_use_the_round_within_the_stage():
             return (Stage("idle", self.idle, rounds=2, everyone=True), Stage("train", self.round))
 
     for plan in (Plan(rounds=4), Plan(rounds=4, cohort=3), Plan(rounds=4, cohort=4, dropout=0.3)):
-        assert toys.digests(toys.experiment(Late(), plan=plan)) == toys.digests(toys.experiment(FedAvg(), plan=plan))
+        assert toys.digests(toys.experiment(Late(), plan=plan)) == toys.digests(
+            toys.experiment(FedAvg(), plan=plan)
+        )
 
 
 def test_run_folders(tmp_path):
     with RunFolder.create(tmp_path / "run", "x = 1") as folder:
-        with pytest.raises(CheckpointError, match="one process at a time"), RunFolder.open(tmp_path / "run"):
+        with (
+            pytest.raises(CheckpointError, match="one process at a time"),
+            RunFolder.open(tmp_path / "run"),
+        ):
             pass
         assert folder.read_summary() is None
         assert folder.read_records() == []
-    with pytest.raises(CheckpointError, match="which holds a run: choose another, or go on with `concordfl resume"):
+    with pytest.raises(
+        CheckpointError, match="which holds a run: choose another, or go on with `concordfl resume"
+    ):
         RunFolder.create(tmp_path / "run", "")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
@@ -281,17 +316,25 @@ def test_new_clients_tune_the_shared_model_if_asked_to():
         return made.records[-1]
 
     tuned, plain = last_record(FedAvg(), 2), last_record(FedAvg(), 0)
-    assert tuned["global"] == last_record(FedAvgFineTuned(tune_epochs=2), 0)["global"] != plain["global"]
+    assert (
+        tuned["global"]
+        == last_record(FedAvgFineTuned(tune_epochs=2), 0)["global"]
+        != plain["global"]
+    )
     assert tuned["local"] == plain["local"]
     assert last_record(FedBN(), 2)["global"] == tuned["global"]  # without normalisation layers
-    assert last_record(FedAvgFineTuned(), 2)["global"] == last_record(FedAvgFineTuned(), 0)["global"]  # has a rule of its own
+    assert (
+        last_record(FedAvgFineTuned(), 2)["global"] == last_record(FedAvgFineTuned(), 0)["global"]
+    )  # has a rule of its own
 
 
 def test_seconds_are_told_by_stage():
     made = toys.experiment(toys.Toy(), plan=Plan(rounds=3))
     seconds = toys.result(made)["seconds"]
     names = [turn.stage.name for turn in made.turns]
-    assert {name: stage["rounds"] for name, stage in seconds["stages"].items()} == {name: names.count(name) for name in names}
+    assert {name: stage["rounds"] for name, stage in seconds["stages"].items()} == {
+        name: names.count(name) for name in names
+    }
     spent = sum(stage["rounds"] * stage["steps_per_round"] for stage in seconds["stages"].values())
     assert spent == pytest.approx(seconds["steps_per_round"] * len(names))
     assert spent < seconds["total"]

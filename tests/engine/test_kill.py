@@ -14,7 +14,9 @@ import pytest
 import toys
 from concordfl.engine.plan import Plan
 
-PLAN = Plan(rounds=60, cohort=4, evaluate_every=7, checkpoint_seconds=0, client_states="memory", dropout=0.1)
+PLAN = Plan(
+    rounds=60, cohort=4, evaluate_every=7, checkpoint_seconds=0, client_states="memory", dropout=0.1
+)
 
 SCRIPT = """
 import os, signal, sys
@@ -26,7 +28,7 @@ from concordfl.engine.records import RunFolder
 folder, states, executor, fault = sys.argv[1:]
 path = Path(folder)
 if fault == "checkpoint":
-    # Die in the middle of the seventh file that is written: half of it is there, under its temporary name.
+    # Die in the middle of the seventh file that is written: half of it has its temporary name.
     from concordfl.engine import files
     written, real = [], os.fsync
     def fsync(handle):
@@ -63,7 +65,9 @@ def start(tmp_path, states="memory", executor="serial", fault="none"):
     script.write_text(textwrap.dedent(SCRIPT))
     paths = os.pathsep.join([str(Path(toys.__file__).parent), str(Path(__file__).parent)])
     command = [sys.executable, str(script), str(tmp_path / "run"), states, executor, fault]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
 
 
 def finish(process):

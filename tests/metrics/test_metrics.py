@@ -20,14 +20,20 @@ def test_against_scikit_learn(seed, size, classes, ties):
     ours = score(probabilities, labels)
     predicted = probabilities.argmax(axis=1)
     assert ours.accuracy == pytest.approx(sk.accuracy_score(labels, predicted))
-    assert ours.loss == pytest.approx(sk.log_loss(labels, probabilities, labels=range(classes)), rel=1e-6)
-    assert ours.f1 == pytest.approx(sk.f1_score(labels, predicted, average="weighted", zero_division=0))
+    assert ours.loss == pytest.approx(
+        sk.log_loss(labels, probabilities, labels=range(classes)), rel=1e-6
+    )
+    assert ours.f1 == pytest.approx(
+        sk.f1_score(labels, predicted, average="weighted", zero_division=0)
+    )
     present = np.unique(labels)
     if len(present) == 1:
         assert math.isnan(ours.auc)
     else:
         each = [sk.roc_auc_score(labels == label, probabilities[:, label]) for label in present]
-        assert ours.auc == pytest.approx(np.average(each, weights=[(labels == label).sum() for label in present]))
+        assert ours.auc == pytest.approx(
+            np.average(each, weights=[(labels == label).sum() for label in present])
+        )
 
 
 def test_no_examples():
@@ -48,7 +54,10 @@ def test_novelty_against_counting():
     familiar, novel = rng.normal(size=200) + 1, rng.normal(size=100)
     found = novelty(familiar, novel)
     assert found.auroc == pytest.approx((familiar[:, None] > novel).mean())
-    f1 = [2 * (familiar >= cut).sum() / ((familiar >= cut).sum() + (novel >= cut).sum() + 200) for cut in familiar]
+    f1 = [
+        2 * (familiar >= cut).sum() / ((familiar >= cut).sum() + (novel >= cut).sum() + 200)
+        for cut in familiar
+    ]
     assert found.max_f1 == pytest.approx(max(f1))
     ranks = np.array([((familiar >= cut).sum(), (novel >= cut).sum()) for cut in familiar])
     assert found.ap == pytest.approx((ranks[:, 0] / ranks.sum(1)).mean())

@@ -7,7 +7,13 @@ from concordfl.models import MODELS, make_builder
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("lenet", 44_426), ("cnn", 2_171_786), ("linear", 7_850), ("mlp", 50_890), ("femnist_cnn", 6_497_162)],
+    [
+        ("lenet", 44_426),
+        ("cnn", 2_171_786),
+        ("linear", 7_850),
+        ("mlp", 50_890),
+        ("femnist_cnn", 6_497_162),
+    ],
 )
 def test_sizes_at_28x28(name, parameters):
     model = Model(make_builder(name, (1, 28, 28), 10, {}))
@@ -18,7 +24,12 @@ def test_sizes_at_28x28(name, parameters):
 @pytest.mark.parametrize(
     ("name", "parameters"),
     # The published networks with a first layer for small images, and ten classes.
-    [("resnet18", 11_173_962), ("resnet50", 23_520_842), ("mobilenet_v2", 2_236_682), ("vgg9", 3_491_530)],
+    [
+        ("resnet18", 11_173_962),
+        ("resnet50", 23_520_842),
+        ("mobilenet_v2", 2_236_682),
+        ("vgg9", 3_491_530),
+    ],
 )
 def test_sizes_at_32x32_in_colour(name, parameters):
     assert Model(make_builder(name, (3, 32, 32), 10, {})).num_parameters == parameters
@@ -29,10 +40,14 @@ def test_wide_baselines_have_several_encoders_under_one_head():
     assert model.num_parameters == 5 * (44_426 - 850) + 5 * 840 + 10
     params, x = model.init(0), torch.rand(2, 1, 28, 28)
     assert model.features(params, x).shape == (2, 5 * 84)
-    assert not torch.equal(params["encoder.encoders.0.0.weight"], params["encoder.encoders.1.0.weight"])
+    assert not torch.equal(
+        params["encoder.encoders.0.0.weight"], params["encoder.encoders.1.0.weight"]
+    )
     with pytest.raises(SettingError, match="width_copies must be a whole number >= 1, got 0"):
         make_builder("lenet", (1, 28, 28), 10, {"width_copies": 0})
-    with pytest.raises(SettingError, match="needs a model with an encoder and a head, got Sequential"):
+    with pytest.raises(
+        SettingError, match="needs a model with an encoder and a head, got Sequential"
+    ):
         make_builder("toy_models:narrow", (1, 8, 8), 10, {"width_copies": 2})()
 
 
@@ -61,7 +76,9 @@ def test_colour_images(name):
 
 def test_options():
     model = Model(make_builder("mlp", (4,), 2, {"hidden": [5, 6]}))
-    assert [tuple(value.shape) for name, value in model.init(0).items() if name.endswith("weight")] == [(5, 4), (6, 5), (2, 6)]
+    assert [
+        tuple(value.shape) for name, value in model.init(0).items() if name.endswith("weight")
+    ] == [(5, 4), (6, 5), (2, 6)]
     with pytest.raises(SettingError, match=r"unknown key 'model.hiden': did you mean 'hidden'"):
         make_builder("mlp", (4,), 2, {"hiden": [5]})
 
@@ -74,7 +91,11 @@ def test_a_users_own_factory():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lenett", "must be a known model or `package.module:function`, got 'lenett': did you mean 'lenet'"),
+        (
+            "lenett",
+            "must be a known model or `package.module:function`, got 'lenett': did you mean "
+            "'lenet'",
+        ),
         ("no.such:thing", "must be importable as `package.module:function`, got 'no.such:thing'"),
         ("toys:nothing", "must be importable"),
         ("toys:TRAINING", "must name a function, got 'toys:TRAINING', a Training"),

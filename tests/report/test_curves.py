@@ -9,12 +9,21 @@ from concordfl.report import curves
 
 
 def summary(*points, place="global"):
-    history = [{"round": n, f"{place}_accuracy": a, "bytes": {"down": b, "up": b}} for n, (a, b) in enumerate(points)]
-    return {"algorithm": "fedavg", "final": {f"{place}_accuracy": points[-1][0]}, "history": history}
+    history = [
+        {"round": n, f"{place}_accuracy": a, "bytes": {"down": b, "up": b}}
+        for n, (a, b) in enumerate(points)
+    ]
+    return {
+        "algorithm": "fedavg",
+        "final": {f"{place}_accuracy": points[-1][0]},
+        "history": history,
+    }
 
 
 def test_a_line_per_row_against_the_bytes_sent(monkeypatch):
-    """The drawn coordinates are those of the summaries: means over seeds, in MB down and up, in percent."""
+    """The drawn coordinates are those of the summaries: means over seeds, in MB down and up, in
+    percent.
+    """
     import matplotlib.axes
 
     drawn = {}
@@ -30,21 +39,34 @@ def test_a_line_per_row_against_the_bytes_sent(monkeypatch):
         "fedconcat": [summary((0.5, 3e6))],
     }
     picture = curves.accuracy_against_bytes("title", runs, "svg")
-    assert drawn["fedavg"] == ([2, 4, 6], pytest.approx([30, 50, 80]))  # a round that one seed alone has evaluated
+    assert drawn["fedavg"] == (
+        [2, 4, 6],
+        pytest.approx([30, 50, 80]),
+    )  # a round that one seed alone has evaluated
     assert drawn["fedconcat"] == ([6], [50])
     assert picture.startswith(b"<?xml")
     assert len(re.findall(b"global accuracy", picture)) == 1
     assert picture == curves.accuracy_against_bytes("title", runs, "svg")
-    assert b"local accuracy" in curves.accuracy_against_bytes("title", {"local": [summary((0.5, 0), place="local")]}, "svg")
+    assert b"local accuracy" in curves.accuracy_against_bytes(
+        "title", {"local": [summary((0.5, 0), place="local")]}, "svg"
+    )
 
 
 def test_what_cannot_be_drawn_is_refused(monkeypatch):
-    with pytest.raises(SettingError, match=r"a picture must be a file of kind svg, png, pdf, got curve.txt"):
+    with pytest.raises(
+        SettingError, match=r"a picture must be a file of kind svg, png, pdf, got curve.txt"
+    ):
         curves.kind_of(Path("curve.txt"))
-    with pytest.raises(SettingError, match=r"a picture must be a file in a folder that exists, got nowhere/curve.svg"):
+    with pytest.raises(
+        SettingError,
+        match=r"a picture must be a file in a folder that exists, got nowhere/curve.svg",
+    ):
         curves.kind_of(Path("nowhere/curve.svg"))
     unlabelled = {"final": {}, "history": [{"round": 1, "bytes": {"down": 1, "up": 1}}]}
-    with pytest.raises(SettingError, match=r"a curve of accuracy needs methods that predict labels, got one that does not"):
+    with pytest.raises(
+        SettingError,
+        match=r"a curve of accuracy needs methods that predict labels, got one that does not",
+    ):
         curves.accuracy_against_bytes("title", {"fedgmm-unsupervised": [unlabelled]}, "svg")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match="pictures need matplotlib, got none: pip install"):

@@ -1,12 +1,24 @@
 from rich.console import Console
 
-from concordfl.report.tables import comparison_table, over_clients_table, percent, run_table, size, spread
+from concordfl.report.tables import (
+    comparison_table,
+    over_clients_table,
+    percent,
+    run_table,
+    size,
+    spread,
+)
 
 SUMMARY = {
     "algorithm": "fedavg",
     "seed": 0,
     "selected_on": "validation",
-    "final": {"round": 4, "local_accuracy": 0.5, "local_worst_tenth": 0.25, "global_accuracy": 0.75},
+    "final": {
+        "round": 4,
+        "local_accuracy": 0.5,
+        "local_worst_tenth": 0.25,
+        "global_accuracy": 0.75,
+    },
     "selected": {"round": 2, "local_accuracy": 0.625},
     "bytes": {"down": 2500, "up": 0},
     "seconds": {"total": 1.25},
@@ -41,10 +53,20 @@ def test_tables_show_what_the_summaries_say():
 
 
 def test_spread_over_clients():
-    final = {"local_accuracy": 0.5, "local_accuracy_std": 0.1, "local_auc": 0.75, "local_auc_std": 0.02, "local_f1": None}
+    final = {
+        "local_accuracy": 0.5,
+        "local_accuracy_std": 0.1,
+        "local_auc": 0.75,
+        "local_auc_std": 0.02,
+        "local_f1": None,
+    }
     other = {**final, "local_accuracy": 0.6, "local_accuracy_std": 0.2}
     shown = text(over_clients_table("title", {"fedvc": [{"final": final}, {"final": other}]}))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "fedvc" in line]
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in shown.splitlines()
+        if "fedvc" in line
+    ]
     assert rows == [
         ["participants", "fedvc", "55.0 ± 15.0", "75.0 ± 2.0", "-"],
         ["held out", "fedvc", "-", "-", "-"],

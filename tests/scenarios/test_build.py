@@ -33,11 +33,20 @@ def test_no_example_is_in_two_splits():
 
 
 def test_label_maps_go_to_their_share_of_clients_and_are_remembered():
-    shifts = (LabelMap(map="reverse", share=0.25), LabelMap(map="shift", share=0.25), LabelMap(map=(0, 0, 1, 1, 2), share=0.1))
+    shifts = (
+        LabelMap(map="reverse", share=0.25),
+        LabelMap(map="shift", share=0.25),
+        LabelMap(map=(0, 0, 1, 1, 2), share=0.1),
+    )
     made = build(shifts=shifts)
     groups = Counter(made.groups[id]["concept"] for id in made.participants)
     assert groups == {"original": 8, "reverse": 5, "shift": 5, "map-0-0-1-1-2": 2}
-    tables = {"original": range(5), "reverse": [4, 3, 2, 1, 0], "shift": [1, 2, 3, 4, 0], "map-0-0-1-1-2": [0, 0, 1, 1, 2]}
+    tables = {
+        "original": range(5),
+        "reverse": [4, 3, 2, 1, 0],
+        "shift": [1, 2, 3, 4, 0],
+        "map-0-0-1-1-2": [0, 0, 1, 1, 2],
+    }
     for id in (*made.participants, *made.held_out):
         for split in made.splits(id):
             expected = np.array(tables[made.groups[id]["concept"]])[split.x[:, 1].long().numpy()]
@@ -77,7 +86,10 @@ def test_data_without_a_test_set_have_no_held_out_clients():
     [
         ({"split": (0.5, 0.1, 0.1)}, "split must be three shares that sum to 1"),
         ({"split": (0.0, 0.5, 0.5)}, "the first above 0"),
-        ({"shifts": (LabelMap(share=0.7), LabelMap(share=0.7))}, r"shares of concept shifts must sum to <= 1, got 1.4"),
+        (
+            {"shifts": (LabelMap(share=0.7), LabelMap(share=0.7))},
+            r"shares of concept shifts must sum to <= 1, got 1.4",
+        ),
         ({"shifts": (LabelMap(map=(0, 1)),)}, r"map must list 5 labels in 0..4, got \[0, 1\]"),
         ({"clients": 0}, "clients must be >= 1"),
     ],
@@ -88,9 +100,15 @@ def test_bad_scenarios(scenario, message):
 
 
 def test_shifts_among_one_concept_only():
-    shifts = (LabelMap(share=0.5), LabelNoise(share=0.4, among="reverse"), LabelNoise(share=0.2, among="original"))
+    shifts = (
+        LabelMap(share=0.5),
+        LabelNoise(share=0.4, among="reverse"),
+        LabelNoise(share=0.2, among="original"),
+    )
     made = build(shifts=shifts)
-    counted = Counter((made.groups[id]["concept"], made.groups[id]["label"]) for id in made.participants)
+    counted = Counter(
+        (made.groups[id]["concept"], made.groups[id]["label"]) for id in made.participants
+    )
     assert counted == {
         ("reverse", "original"): 6,
         ("reverse", "label-noise-0.2"): 4,
@@ -115,9 +133,16 @@ def test_standardisation_from_sums_is_that_of_the_pooled_training_examples():
     x[:, 3] = 7
     scenario, key = Scenario(clients=20), Key(0, "federation")
     numbers = Arrays(np.arange(SIZE, dtype=np.float32)[:, None], DATA.train.y)
-    made = build_federation(Dataset(Arrays(x, DATA.train.y), Arrays(x[:0], TEST.y[:0]), 5), scenario, key, standardise=True)
+    made = build_federation(
+        Dataset(Arrays(x, DATA.train.y), Arrays(x[:0], TEST.y[:0]), 5),
+        scenario,
+        key,
+        standardise=True,
+    )
     raw = build_federation(Dataset(numbers, numbers.take(np.arange(0)), 5), scenario, key)
-    rows = np.concatenate([raw.splits(id).train.x[:, 0].numpy() for id in raw.participants]).astype(int)
+    rows = np.concatenate([raw.splits(id).train.x[:, 0].numpy() for id in raw.participants]).astype(
+        int
+    )
     pooled = x[rows].astype(np.float64)
     record = made.notes["standardised"]
     assert np.allclose(record["mean"], np.nanmean(pooled, axis=0), atol=1e-9)
@@ -141,19 +166,29 @@ def test_every_named_mix_makes_clients(name):
 def test_two_random_maps_are_two_concepts():
     shifts = (LabelMap(map="random", share=0.25), LabelMap(map="random", share=0.25))
     made = build(shifts=shifts)
-    assert Counter(made.groups[id]["concept"] for id in made.participants) == {"original": 10, "random": 5, "random-2": 5}
+    assert Counter(made.groups[id]["concept"] for id in made.participants) == {
+        "original": 10,
+        "random": 5,
+        "random-2": 5,
+    }
     assert set(made.held_out) == {"held-out-original", "held-out-random", "held-out-random-2"}
-    assert not np.array_equal(made.splits("held-out-random").test.y, made.splits("held-out-random-2").test.y)
+    assert not np.array_equal(
+        made.splits("held-out-random").test.y, made.splits("held-out-random-2").test.y
+    )
 
 
 def test_shares_that_sum_to_one_always_fit():
-    made = build(clients=6, shifts=tuple(LabelMap(map="shift", by=by, share=0.25) for by in (1, 2, 3, 4)))
+    made = build(
+        clients=6, shifts=tuple(LabelMap(map="shift", by=by, share=0.25) for by in (1, 2, 3, 4))
+    )
     assert len({made.groups[id]["concept"] for id in made.participants}) == 4
 
 
 def test_among_must_name_an_earlier_concept():
     with pytest.raises(
-        SettingError, match=r"among must name the concept of an earlier shift, got 'revers': did you mean 'reverse'\?"
+        SettingError,
+        match=r"among must name the concept of an earlier shift, "
+        r"got 'revers': did you mean 'reverse'\?",
     ):
         build(shifts=(LabelMap(share=0.5), LabelNoise(share=0.4, among="revers")))
 
@@ -168,7 +203,9 @@ def test_images_are_standardised_by_channel_from_sums():
     assert torch.allclose(inputs.std(dim=(0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
     assert made.x.dtype == torch.uint8
     index = torch.tensor([3, 1])
-    assert torch.equal(made.splits("client-0").train.inputs(index), made.splits("client-0").train.inputs()[index])
+    assert torch.equal(
+        made.splits("client-0").train.inputs(index), made.splits("client-0").train.inputs()[index]
+    )
 
 
 def test_pooled_data_drift_too():

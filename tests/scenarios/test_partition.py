@@ -33,7 +33,9 @@ def sizes(parts):
     return np.array([len(part) for part in parts.values()])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PARTITIONS if kind not in ("natural", "domains", "pachinko")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PARTITIONS if kind not in ("natural", "domains", "pachinko")]
+)
 def test_no_example_goes_to_two_clients_and_the_key_decides(kind):
     parts = places(kind)
     everything = np.concatenate(list(parts.values()))
@@ -49,10 +51,15 @@ def test_no_example_goes_to_two_clients_and_the_key_decides(kind):
 
 def test_effective_number_of_classes():
     assert effective_classes(places("iid")) > 9
-    assert effective_classes(places("dirichlet-by-client", alpha=1.0)) == pytest.approx(7.0, abs=0.6)
+    assert effective_classes(places("dirichlet-by-client", alpha=1.0)) == pytest.approx(
+        7.0, abs=0.6
+    )
     assert effective_classes(places("lda", alpha=1.0)) == pytest.approx(2.5, abs=0.5)
     assert effective_classes(places("dirichlet-by-client", alpha=100.0)) > 9
-    by_class = [effective_classes(places("dirichlet-by-class", clients=20, alpha=alpha)) for alpha in (0.1, 0.5, 10.0)]
+    by_class = [
+        effective_classes(places("dirichlet-by-class", clients=20, alpha=alpha))
+        for alpha in (0.1, 0.5, 10.0)
+    ]
     assert by_class == sorted(by_class)
     assert by_class[0] < 4
 
@@ -60,7 +67,10 @@ def test_effective_number_of_classes():
 def test_dirichlet_by_class_keeps_everybody_above_the_smallest():
     parts = places("dirichlet-by-class", clients=20, alpha=0.1)
     assert sizes(parts).min() >= 10
-    with pytest.raises(DataError, match="every client must get at least 10 examples, got fewer in each of 1000 draws"):
+    with pytest.raises(
+        DataError,
+        match="every client must get at least 10 examples, got fewer in each of 1000 draws",
+    ):
         places("dirichlet-by-class", clients=500, alpha=0.01)
 
 
@@ -73,7 +83,11 @@ def test_labels_per_client():
             assert number % CLASSES in held
         # Every label's examples are split equally among its holders.
         for label in range(CLASSES):
-            counts = [int((LABELS[part] == label).sum()) for part in parts.values() if label in LABELS[part]]
+            counts = [
+                int((LABELS[part] == label).sum())
+                for part in parts.values()
+                if label in LABELS[part]
+            ]
             assert max(counts) - min(counts) <= 1
     with pytest.raises(DataError, match="labels must be <= 10, the classes, got 11"):
         places("labels-per-client", labels=11)
@@ -81,7 +95,9 @@ def test_labels_per_client():
 
 def test_mixture_weights_spread_every_class_by_a_dirichlet():
     parts = places("mixture-weights", clients=30, alpha=0.4)
-    table = np.array([np.bincount(LABELS[part], minlength=CLASSES) for part in parts.values()]) / (SIZE / CLASSES)
+    table = np.array([np.bincount(LABELS[part], minlength=CLASSES) for part in parts.values()]) / (
+        SIZE / CLASSES
+    )
     assert np.allclose(table.sum(axis=0), 1)
     # The mean of a symmetric Dirichlet's squared weights is (alpha + 1) / (n alpha + 1).
     assert (table**2).sum(axis=0).mean() == pytest.approx(30 * 0.4 * 1.4 / (12 * 13), rel=0.35)
@@ -97,7 +113,13 @@ def test_quantity_skews_sizes_and_nothing_else():
 
 def test_pachinko_mixes_fine_labels_within_coarse_ones():
     coarse = np.arange(CLASSES) // 5
-    parts = places("pachinko", clients=30, data=DATA._replace(coarse=coarse), coarse_alpha=0.1, fine_alpha=1000.0)
+    parts = places(
+        "pachinko",
+        clients=30,
+        data=DATA._replace(coarse=coarse),
+        coarse_alpha=0.1,
+        fine_alpha=1000.0,
+    )
     first = next(iter(parts.values()))
     counts = np.bincount(LABELS[first], minlength=CLASSES)
     share = counts[:5].sum() / counts.sum()
@@ -119,7 +141,9 @@ def test_groups_share_a_class_mix_and_the_last_are_held_out():
 
     for group in range(5):
         first, *others = (mix(f"client-{10 * group + place:02d}") for place in range(10))
-        assert all(np.abs(first - other).sum() < 0.1 for other in others)  # also in the groups that come last
+        assert all(
+            np.abs(first - other).sum() < 0.1 for other in others
+        )  # also in the groups that come last
     assert np.abs(mix("client-00") - mix("client-10")).sum() > 0.3
     with pytest.raises(DataError, match=r"groups must be > held_out_groups \(2\) and <= clients"):
         assigned("groups", groups=2)
@@ -127,7 +151,9 @@ def test_groups_share_a_class_mix_and_the_last_are_held_out():
 
 def test_domains_have_training_held_out_and_mixed_clients():
     owned = DATA._replace(owners=np.repeat(["a", "b", "c"], 2000))
-    found = assigned("domains", clients=None, data=owned, per_domain=3, held_out_per_domain=1, mixed=2)
+    found = assigned(
+        "domains", clients=None, data=owned, per_domain=3, held_out_per_domain=1, mixed=2
+    )
     training = [id for id in found.places if id not in found.held_out]
     assert training == [f"{domain}-{n}" for domain in "abc" for n in range(3)]
     assert set(found.held_out) == {"a-3", "b-3", "c-3", "mixed-0", "mixed-1"}
@@ -143,7 +169,9 @@ def test_domains_have_training_held_out_and_mixed_clients():
 
 def test_classes_that_run_out_are_replaced():
     few = DATA._replace(train=Arrays(DATA.train.x[:40], np.where(np.arange(40) < 2, 0, 1)))
-    assert sorted(np.concatenate(list(places("lda", clients=4, data=few).values())).tolist()) == list(range(40))
+    assert sorted(
+        np.concatenate(list(places("lda", clients=4, data=few).values())).tolist()
+    ) == list(range(40))
 
 
 def test_natural_is_by_owner():
@@ -159,9 +187,13 @@ def test_natural_is_by_owner():
 
 
 def test_impossible_numbers_of_clients():
-    with pytest.raises(DataError, match=r"clients must be <= 6000, the number of examples \(6000\), got 6001"):
+    with pytest.raises(
+        DataError, match=r"clients must be <= 6000, the number of examples \(6000\), got 6001"
+    ):
         places("iid", clients=6001)
-    with pytest.raises(DataError, match=r"must be <= 600, .* divided by 10, the smallest client, got 601"):
+    with pytest.raises(
+        DataError, match=r"must be <= 600, .* divided by 10, the smallest client, got 601"
+    ):
         places("quantity", clients=601)
     with pytest.raises(DataError, match="clients must be given"):
         places("lda", clients=None)

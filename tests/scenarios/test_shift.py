@@ -47,7 +47,9 @@ def test_corruptions_give_bytes_the_same_for_the_same_seed(name, channels):
         first = corrupt(images, name, severity, np.random.default_rng(7))
         assert first.dtype == np.uint8
         assert first.shape == images.shape
-        assert first.tobytes() == corrupt(images, name, severity, np.random.default_rng(7)).tobytes()
+        assert (
+            first.tobytes() == corrupt(images, name, severity, np.random.default_rng(7)).tobytes()
+        )
         assert not np.array_equal(first, images)
     assert corrupt(images[:0], name, 3, np.random.default_rng(0)).shape == (0, 28, 28, channels)
 
@@ -55,7 +57,10 @@ def test_corruptions_give_bytes_the_same_for_the_same_seed(name, channels):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_corruptions_move_further_with_severity(name):
     x = large(digits().train.x[:200])
-    moved = [np.abs(corrupt(x, name, severity, np.random.default_rng(1)).astype(float) - x).mean() for severity in range(1, 6)]
+    moved = [
+        np.abs(corrupt(x, name, severity, np.random.default_rng(1)).astype(float) - x).mean()
+        for severity in range(1, 6)
+    ]
     assert moved == sorted(moved)
 
 
@@ -64,7 +69,9 @@ def clean_model():
     """A network trained on clean digits, and test digits of 32x32."""
     data = digits()
     torch.manual_seed(0)
-    module = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
+    module = nn.Sequential(
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
     x = torch.from_numpy(large(data.train.x)).permute(0, 3, 1, 2).float() / 255
     y = torch.from_numpy(data.train.y)
@@ -82,7 +89,11 @@ def test_a_clean_models_error_does_not_fall_with_severity(name):
     def error(severity):
         changed = corrupt(x, name, severity, np.random.default_rng(3)) if severity else x
         with torch.no_grad():
-            predicted = module(torch.from_numpy(changed).permute(0, 3, 1, 2).float() / 255).argmax(1).numpy()
+            predicted = (
+                module(torch.from_numpy(changed).permute(0, 3, 1, 2).float() / 255)
+                .argmax(1)
+                .numpy()
+            )
         return (predicted != y).mean()
 
     errors = [error(severity) for severity in (0, 1, 3, 5)]
@@ -93,7 +104,9 @@ def test_a_clean_models_error_does_not_fall_with_severity(name):
 
 def test_geometry(images):
     assert np.array_equal(change("rotate", images, degrees=90.0).x, np.rot90(images.x, axes=(1, 2)))
-    assert np.array_equal(change("rotate", images, degrees=-90.0).x, np.rot90(images.x, k=-1, axes=(1, 2)))
+    assert np.array_equal(
+        change("rotate", images, degrees=-90.0).x, np.rot90(images.x, k=-1, axes=(1, 2))
+    )
     assert np.array_equal(change("rotate", images, degrees=360.0).x, images.x)
     assert np.array_equal(change("flip", images).x, images.x[:, :, ::-1])
     assert np.array_equal(change("flip", images, axis="vertical").x, images.x[:, ::-1])
@@ -116,12 +129,18 @@ def test_label_noise_and_missing_features():
     assert set(noisy.y) == {0, 1, 2, 3}
     gone = change("missing-features", many, missing=0.5)
     assert np.isnan(gone.x).sum(axis=0).tolist().count(4000) == 4
-    dark = change("missing-features", Arrays(np.full((3, 2, 2, 1), 9, dtype=np.uint8), np.zeros(3, int)), missing=0.5)
+    dark = change(
+        "missing-features",
+        Arrays(np.full((3, 2, 2, 1), 9, dtype=np.uint8), np.zeros(3, int)),
+        missing=0.5,
+    )
     assert dark.x.sum(axis=0).reshape(-1).tolist().count(0) == 2
 
 
 def test_joint_changes_images_and_labels_or_one_of_them(images):
-    both, only_images, only_labels = (change("joint", images, **o) for o in ({}, {"labels": False}, {"images": False}))
+    both, only_images, only_labels = (
+        change("joint", images, **o) for o in ({}, {"labels": False}, {"images": False})
+    )
     assert np.array_equal(both.x, only_images.x)
     assert np.array_equal(both.y, only_labels.y)
     assert np.array_equal(both.x, np.rot90(255 - images.x[:, :, ::-1], axes=(1, 2)))
@@ -151,7 +170,10 @@ def test_unknown_corruptions_are_refused():
 def test_drift_begins_at_its_round():
     settings = {
         "data": {"name": "digits", "limit": 200},
-        "scenario": {"clients": 2, "shifts": [{"kind": "label-map", "share": 1.0, "from_round": 3}]},
+        "scenario": {
+            "clients": 2,
+            "shifts": [{"kind": "label-map", "share": 1.0, "from_round": 3}],
+        },
         "run": {"rounds": 4, "evaluate_every": 1},
     }
     federation = make_federation(load_config(settings))

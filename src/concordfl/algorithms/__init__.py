@@ -1,4 +1,7 @@
-"""Every method by its name. This is the only registry: a method is one file here and one line below."""
+"""Every method by its name.
+
+This is the only registry: a method is one file here and one line below.
+"""
 
 from ..core import Algorithm
 from .apfl import APFL

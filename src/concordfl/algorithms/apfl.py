@@ -1,7 +1,9 @@
-"""APFL: a client predicts with a mixture of its own and the shared model's parameters, and learns how much of each.
+"""APFL: a client predicts with a mixture of its own and the shared model's parameters, and learns
+how much of each.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: the shared model is
-trained with the run's optimizer, the own one by plain steps of its rate; the share is moved once a round.
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: the shared model
+is trained with the run's optimizer, the own one by plain steps of its rate; the share is moved once
+a round.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,9 @@ from ..core import (
 
 @dataclass(frozen=True)
 class APFL(Algorithm):
-    about = About("APFL", "Deng et al.", 2020, travels="the model", private="data, own model, share", cost="2")
+    about = About(
+        "APFL", "Deng et al.", 2020, travels="the model", private="data, own model, share", cost="2"
+    )
     personal: ClassVar[bool] = True
 
     share: Probability = 0.5  # α at the start: how much of its own model a client uses
@@ -45,16 +49,25 @@ class APFL(Algorithm):
         share, rate = state["share"], client.training.rate(client.round)
         optimizer = client.training.make_optimizer()
 
-        def step(carry: tuple[Params, Params, Any, int], batch: Batch) -> tuple[Params, Params, Any, int]:
+        def step(
+            carry: tuple[Params, Params, Any, int], batch: Batch
+        ) -> tuple[Params, Params, Any, int]:
             w, v, moments, number = carry
-            with client.random("own").child(number).torch_global():  # the shared model's draws stay FedAvg's
+            with (
+                client.random("own").child(number).torch_global()
+            ):  # the shared model's draws stay FedAvg's
                 own_grads = client.grad(client.loss, mixed(v, w, share, client), batch)
             moved = {name: v[name] - rate * share * grad for name, grad in own_grads.items()}
             v = {**v, **moved, **_buffers(client)}
             grads = client.grad(client.loss, w, batch)
             live = [w[name].clone() for name in grads]
             moments = optimizer.update(live, list(grads.values()), moments, rate)
-            return {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)}, v, moments, number + 1
+            return (
+                {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)},
+                v,
+                moments,
+                number + 1,
+            )
 
         start = optimizer.init([message[name] for name in client.model.weight_names])
         w, own, _, _ = client.fold(step, (message, state["own"], start, 0))
@@ -67,7 +80,9 @@ class APFL(Algorithm):
 
         def step(slope: float, batch: Batch) -> float:
             grads = client.grad(client.loss, mixed(own, w, share, client), batch)
-            return slope + sum(float(((own[name] - w[name]) * grad).sum()) for name, grad in grads.items())
+            return slope + sum(
+                float(((own[name] - w[name]) * grad).sum()) for name, grad in grads.items()
+            )
 
         return client.fold(step, 0.0, steps=1, purpose="share")
 
@@ -83,7 +98,9 @@ class APFL(Algorithm):
 
 def mixed(own: Params, w: Params, share: float, client: Client) -> Params:
     """v̄ = α v + (1 - α) w, with the buffers of v."""
-    weights = {name: share * own[name] + (1 - share) * w[name] for name in client.model.weight_names}
+    weights = {
+        name: share * own[name] + (1 - share) * w[name] for name in client.model.weight_names
+    }
     return {**own, **weights}
 
 

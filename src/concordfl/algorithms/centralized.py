@@ -1,4 +1,5 @@
-"""Centralized: one model trained on all clients' examples pooled. The ceiling for a global model; for simulation only.
+"""Centralized: one model trained on all clients' examples pooled. The ceiling for a global model;
+for simulation only.
 
 The engine pools the training data into a single client; a round is one visit to it.
 """

@@ -1,9 +1,11 @@
-"""CFL: when training stands still although single clients still pull, the cluster is split along what they disagree in.
+"""CFL: when training stands still although single clients still pull, the cluster is split along
+what they disagree in.
 
-Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints, TNNLS 2021. Departures: only clusters of more than two clients are split, without the paper's test of how similar
-the halves are; `max_clusters` stops the splitting; under partial participation members that were not asked when their cluster
-was split take the cluster with the least loss, as new clients do.
+Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask
+Optimization under Privacy Constraints, TNNLS 2021. Departures: only clusters of more than two
+clients are split, without the paper's test of how similar the halves are; `max_clusters` stops the
+splitting; under partial participation members that were not asked when their cluster was split take
+the cluster with the least loss, as new clients do.
 """
 
 from collections.abc import Mapping
@@ -27,10 +29,10 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    clustering,
     tree,
     weighted,
 )
+from ..toolbox import clustering
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,14 @@ class CFL(Algorithm):
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
-        here = {id: next(iter(reply)) for id, reply in replies.items()}  # who has trained which model
-        models, members, splits = dict(server["models"]), {**server["members"], **here}, list(server["splits"])
+        here = {
+            id: next(iter(reply)) for id, reply in replies.items()
+        }  # who has trained which model
+        models, members, splits = (
+            dict(server["models"]),
+            {**server["members"], **here},
+            list(server["splits"]),
+        )
         lengths = dict(server["lengths"])
         for k in sorted(set(here.values())):
             ids = sorted(id for id in here if here[id] == k)
@@ -60,7 +68,8 @@ class CFL(Algorithm):
                 models[k] = tree.total(list(trained.values())).mean()
                 continue
             groups, new = clustering.bipartition(updates.each), max(models) + 1
-            # Members that were not asked cannot be divided: like new clients they will take the half that fits them best.
+            # Members that were not asked cannot be divided: like new clients they will take the
+            # half that fits them best.
             members = {id: member for id, member in members.items() if member != k or id in trained}
             for number, inside in ((k, groups == 0), (new, groups == 1)):
                 chosen = [id for id, belongs in zip(ids, inside, strict=True) if belongs]
@@ -81,7 +90,9 @@ class CFL(Algorithm):
         return state, {k: weighted(client.fit(message[k]), client.size)}
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
-        """A client's own cluster; all of them to one that has none yet, which takes the one that fits its data best."""
+        """A client's own cluster; all of them to one that has none yet, which takes the one that
+        fits its data best.
+        """
         k = server["members"].get(client_id)
         return {k: server["models"][k]} if k is not None else server["models"]
 
@@ -95,12 +106,20 @@ class CFL(Algorithm):
         return {"group": state["best"]}
 
     def describe(self, server: Mapping[str, Any]) -> dict[str, Any]:
-        """Also the lengths (mean update, longest update) of every cluster's last round: what ε1 and ε2 are compared with."""
-        return {"clusters": len(server["models"]), "splits": server["splits"], "lengths": server["lengths"]}
+        """Also the lengths (mean update, longest update) of every cluster's last round: what ε1 and
+        ε2 are compared with.
+        """
+        return {
+            "clusters": len(server["models"]),
+            "splits": server["splits"],
+            "lengths": server["lengths"],
+        }
 
 
 class Updates(NamedTuple):
-    """How a cluster's clients have moved its model: (C, D), the length of their mean, and of the longest."""
+    """How a cluster's clients have moved its model: (C, D), the length of their mean, and of the
+    longest.
+    """
 
     each: np.ndarray
     mean: float

@@ -1,7 +1,8 @@
-"""Ditto: beside FedAvg's model every client has one of its own, which is kept near the received one.
+"""Ditto: beside FedAvg's model every client has one of its own, which is kept near the received
+one.
 
-Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021. Departures: none; the
-personal model is trained for the run's number of local epochs too.
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML
+2021. Departures: none; the personal model is trained for the run's number of local epochs too.
 """
 
 from dataclasses import dataclass
@@ -28,9 +29,12 @@ from ..core import (
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    about = About("Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2")
+    about = About(
+        "Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2"
+    )
     personal: ClassVar[bool] = True
-    accepts_new_clients: ClassVar[bool] = False  # its own model is what a client predicts with, and a new one has none
+    # its own model is what a client predicts with, and a new one has none
+    accepts_new_clients: ClassVar[bool] = False
 
     penalty: NonNegative = 1.0  # λ
 

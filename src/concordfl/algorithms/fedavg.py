@@ -1,7 +1,9 @@
-"""FedAvg: clients train the common model, the server averages what they send by their number of examples.
+"""FedAvg: clients train the common model, the server averages what they send by their number of
+examples.
 
-McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data,
-AISTATS 2017. Departures: none; the average is over the clients that answered.
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data, AISTATS 2017. Departures: none; the average is over the clients that
+answered.
 """
 
 from dataclasses import dataclass
@@ -9,7 +11,19 @@ from functools import partial
 
 from torch import Tensor
 
-from ..core import About, Algorithm, Batch, Client, Cohort, Examples, Params, Task, Tree, client_step, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Examples,
+    Params,
+    Task,
+    Tree,
+    client_step,
+    weighted,
+)
 
 
 @dataclass(frozen=True)
@@ -19,7 +33,9 @@ class FedAvg(Algorithm):
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)
 
-    def local_loss(self, client: Client, state: Tree, message: Tree, params: Params, batch: Batch) -> Tensor:
+    def local_loss(
+        self, client: Client, state: Tree, message: Tree, params: Params, batch: Batch
+    ) -> Tensor:
         return client.loss(params, batch)
 
     @client_step

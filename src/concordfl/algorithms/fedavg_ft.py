@@ -1,8 +1,9 @@
-"""FedAvg-FT: FedAvg, and every client fine-tunes the final model on its own data before it predicts.
+"""FedAvg-FT: FedAvg, and every client fine-tunes the final model on its own data before it
+predicts.
 
-The baseline called FedAvg+FT or FedAvg+ in the personalisation literature (for example Collins et al.: FedAvg with Fine
-Tuning, NeurIPS 2022). The tuned model is used to predict and then discarded; clients that were not in training tune on the
-examples they bring.
+The baseline called FedAvg+FT or FedAvg+ in the personalisation literature (for example Collins et
+al.: FedAvg with Fine Tuning, NeurIPS 2022). The tuned model is used to predict and then discarded;
+clients that were not in training tune on the examples they bring.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from .fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedAvgFineTuned(FedAvg):
-    about = About("FedAvg-FT", "Collins et al.", 2022, travels="the model", private="data, tuned model", cost="1")
+    about = About(
+        "FedAvg-FT",
+        "Collins et al.",
+        2022,
+        travels="the model",
+        private="data, tuned model",
+        cost="1",
+    )
     personal: ClassVar[bool] = True
 
     tune_epochs: Count = 1

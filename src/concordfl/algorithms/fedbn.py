@@ -1,7 +1,8 @@
 """FedBN: normalisation layers stay at the client, everything else is averaged.
 
-Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021. Departures:
-a client that was not in training begins with the initial layers and estimates their running statistics on its own examples.
+Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization, ICLR 2021. Departures: a client that was not in training begins with the initial
+layers and estimates their running statistics on its own examples.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,34 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import About, Algorithm, Batch, Client, Cohort, Examples, Params, Task, Tree, client_step, tree, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Batch,
+    Client,
+    Cohort,
+    Examples,
+    Params,
+    Task,
+    Tree,
+    client_step,
+    tree,
+    weighted,
+)
 
 FORWARD_PASSES = 50  # mini-batches after which a running mean has forgotten where it began
 
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    about = About("FedBN", "Li et al.", 2021, travels="the other layers", private="data, normalising layers", cost="1")
+    about = About(
+        "FedBN",
+        "Li et al.",
+        2021,
+        travels="the other layers",
+        private="data, normalising layers",
+        cost="1",
+    )
     personal: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:
@@ -25,7 +46,10 @@ class FedBN(Algorithm):
         return {name: value for name, value in task.model.init(seed).items() if name not in private}
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {"layers": tree.subset(client.model.init(client.seed), client.model.normalisation_names), "met": False}
+        return {
+            "layers": tree.subset(client.model.init(client.seed), client.model.normalisation_names),
+            "met": False,
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
@@ -49,7 +73,9 @@ class FedBN(Algorithm):
 
 
 def _with_statistics(client: Client, params: Params) -> Params:
-    """The normalisation layers after forward passes in train mode: their running statistics are the client's."""
+    """The normalisation layers after forward passes in train mode: their running statistics are the
+    client's.
+    """
     names = client.model.normalisation_names
     with client.model.trained(params, only=names) as (live, _), torch.no_grad():
 

@@ -1,8 +1,9 @@
-"""FedConcat: clients with similar labels train an encoder each group; all of them train one head on the encoders side by side.
+"""FedConcat: clients with similar labels train an encoder each group; all of them train one head on
+the encoders side by side.
 
-Diao, Li, He: Exploiting Label Skews in Federated Learning with Model Concatenation, AAAI 2024. Algorithm 1, appendices B and D.
-Stages: cluster, encoders, concatenate, head. Departures: the head is averaged by size (published code: equally, which
-`head_average = "equal"` gives).
+Diao, Li, He: Exploiting Label Skews in Federated Learning with Model Concatenation, AAAI 2024.
+Algorithm 1, appendices B and D. Stages: cluster, encoders, concatenate, head. Departures: the head
+is averaged by size (published code: equally, which `head_average = "equal"` gives).
 """
 
 import importlib
@@ -32,12 +33,12 @@ from ..core import (
     Tree,
     batches_per_epoch,
     client_step,
-    clustering,
     encoder_and_head,
     tree,
     weighted,
     weighted_loss,
 )
+from ..toolbox import clustering
 
 ENCODERS = "encoders"  # the name under which they are published
 BATCH = 500  # random inputs at a time
@@ -56,11 +57,14 @@ class FedConcat(Algorithm):
     )
 
     clusters: Count | Literal["elbow"] = 5  # K
-    strategy: Literal["kmeans", "ifca", "fesem", "fedsoft"] = "kmeans"  # others: their K models are the encoders (5.6)
-    infer: Literal["labels", "model", "bias"] = "labels"  # told by the clients, or inferred from a first round (ID, IB)
+    # others: their K models are the encoders (5.6)
+    strategy: Literal["kmeans", "ifca", "fesem", "fedsoft"] = "kmeans"
+    # told by the clients, or inferred from a first round (ID, IB)
+    infer: Literal["labels", "model", "bias"] = "labels"
     epsilon: Positive | None = None  # ε of Laplace noise on the label shares that clients tell
     random_inputs: Count = 10_000  # r, for infer = "model"
-    restart: bool = False  # whether the round that infers labels is thrown away, as Algorithm 1 has it
+    # whether the round that infers labels is thrown away, as Algorithm 1 has it
+    restart: bool = False
     balanced: bool = False  # groups of bounded size (D.8)
     encoder_rounds: Count = 31  # T_e
     head_rounds: Count = 173  # T_c
@@ -72,44 +76,77 @@ class FedConcat(Algorithm):
         super().__post_init__()
         if self.epsilon is not None and (self.infer != "labels" or self.strategy != "kmeans"):
             raise SettingError(
-                f"epsilon is for label shares that clients tell, got infer = {self.infer!r}, strategy = {self.strategy!r}"
+                f"epsilon is for label shares that clients tell, got infer = {self.infer!r}, "
+                f"strategy = {self.strategy!r}"
             )
         if self.restart and self.infer == "labels":
-            raise SettingError("restart is for labels that are inferred from a round of training, got infer = 'labels'")
+            raise SettingError(
+                "restart is for labels that are inferred from a round of training, got infer = "
+                "'labels'"
+            )
         if self.strategy != "kmeans":
             self._check_strategy()
 
     def _check_strategy(self) -> None:
         """Other clusterings know nothing of labels."""
         if self.clusters == "elbow":
-            raise SettingError(f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'")
+            raise SettingError(
+                f"clusters must be a number where strategy is {self.strategy!r}, got 'elbow'"
+            )
         for name, ours in (("infer", self.infer != "labels"), ("balanced", self.balanced)):
             if ours:
-                raise SettingError(f"{name} is for strategy = 'kmeans', got {getattr(self, name)!r} with {self.strategy!r}")
+                raise SettingError(
+                    f"{name} is for strategy = 'kmeans', got {getattr(self, name)!r} with "
+                    f"{self.strategy!r}"
+                )
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         _, head = encoder_and_head(module, "fedconcat")
         if self.infer == "bias" and head.bias is None:
-            raise SettingError("fedconcat with infer = 'bias' needs a head with a bias, got one without")
+            raise SettingError(
+                "fedconcat with infer = 'bias' needs a head with a bias, got one without"
+            )
         return module
 
     def stages(self) -> Sequence[Stage]:
-        kept = int(self.infer != "labels" and not self.restart)  # the round that infers labels is the first of the encoders'
+        kept = int(
+            self.infer != "labels" and not self.restart
+        )  # the round that infers labels is the first of the encoders'
         encoders = [
             Stage("cluster", self.cluster, rounds=1, everyone=True, prepares=True),
-            Stage("encoders", self.train_encoders, rounds=self.encoder_rounds - kept, first_round=kept, prepares=True),
+            Stage(
+                "encoders",
+                self.train_encoders,
+                rounds=self.encoder_rounds - kept,
+                first_round=kept,
+                prepares=True,
+            ),
         ]
         if self.strategy != "kmeans":
             rounds = self.encoder_rounds - 1
             encoders = [
                 Stage(
-                    "first", self.train_by_strategy, rounds=1, everyone=self.strategy == "fesem", prepares=True, required=False
+                    "first",
+                    self.train_by_strategy,
+                    rounds=1,
+                    everyone=self.strategy == "fesem",
+                    prepares=True,
+                    required=False,
                 ),
-                Stage("encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True),
+                Stage(
+                    "encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True
+                ),
             ]
         return (
             *encoders,
-            Stage("concatenate", self.concatenate, rounds=1, everyone=True, prepares=True, required=False),
+            Stage(
+                "concatenate",
+                self.concatenate,
+                rounds=1,
+                everyone=True,
+                prepares=True,
+                required=False,
+            ),
             Stage("head", self.train_head, rounds=self.head_rounds),
         )
 
@@ -126,7 +163,7 @@ class FedConcat(Algorithm):
     def init_client(self, client: Client, message: Tree) -> Tree:
         return {} if self.strategy == "kmeans" else self._inner().init_client(client, message)
 
-    # --- 1: groups of clients with similar labels -----------------------------------------------------------------------
+    # --- 1: groups of clients with similar labels -------------------------------------------------
 
     def cluster(self, server: Tree, cohort: Cohort) -> Tree:
         start = server["models"][0]
@@ -139,22 +176,39 @@ class FedConcat(Algorithm):
         members = self._group(self._inferred(trained, start, cohort), cohort)
         if self.restart:
             return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
-        groups = {k: [trained[id] for id in sorted(trained) if members[id] == k] for k in _numbers(members)}
-        return {**server, "models": {k: tree.total(group).mean() for k, group in groups.items()}, "members": members}
+        groups = {
+            k: [trained[id] for id in sorted(trained) if members[id] == k]
+            for k in _numbers(members)
+        }
+        return {
+            **server,
+            "models": {k: tree.total(group).mean() for k, group in groups.items()},
+            "members": members,
+        }
 
     @client_step
     def tell_labels(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         """(2), with the noise of appendix B if asked for."""
         shares = client.label_counts() / client.size
         if self.epsilon is not None:
-            shares = shares + client.random("laplace").laplace(tuple(shares.shape), 1 / self.epsilon)
+            shares = shares + client.random("laplace").laplace(
+                tuple(shares.shape), 1 / self.epsilon
+            )
         return state, shares
 
-    def _inferred(self, trained: dict[str, Any], start: Params, cohort: Cohort) -> dict[str, np.ndarray]:
+    def _inferred(
+        self, trained: dict[str, Any], start: Params, cohort: Cohort
+    ) -> dict[str, np.ndarray]:
         if self.infer == "model":
             inputs = _random_inputs(cohort, self.random_inputs)
-            return {id: _mean_prediction(cohort.task, reply.mean(), inputs) for id, reply in trained.items()}
-        return {id: _from_bias(cohort, start, reply.mean(), int(reply.weight)) for id, reply in trained.items()}
+            return {
+                id: _mean_prediction(cohort.task, reply.mean(), inputs)
+                for id, reply in trained.items()
+            }
+        return {
+            id: _from_bias(cohort, start, reply.mean(), int(reply.weight))
+            for id, reply in trained.items()
+        }
 
     def _group(self, shares: dict[str, np.ndarray], cohort: Cohort) -> dict[str, int]:
         ids, key = sorted(shares), cohort.random("clusters")
@@ -163,12 +217,20 @@ class FedConcat(Algorithm):
         groups = (clustering.balanced if self.balanced else clustering.kmeans)(points, count, key)
         return dict(zip(ids, groups.tolist(), strict=True))
 
-    # --- 2: FedAvg inside each group -------------------------------------------------------------------------------------
+    # --- 2: FedAvg inside each group --------------------------------------------------------------
 
     def train_encoders(self, server: Tree, cohort: Cohort) -> Tree:
         models, members = server["models"], server["members"]
-        total = cohort.sum(self.train, each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members})
-        return {**server, "models": {k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models}}
+        total = cohort.sum(
+            self.train,
+            each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members},
+        )
+        return {
+            **server,
+            "models": {
+                k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models
+            },
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -181,14 +243,19 @@ class FedConcat(Algorithm):
 
     def _inner(self) -> Any:
         """The clustered method that takes the place of stages 1 and 2."""
-        kind = getattr(importlib.import_module(f".{self.strategy}", __package__), STRATEGIES[self.strategy])
+        kind = getattr(
+            importlib.import_module(f".{self.strategy}", __package__), STRATEGIES[self.strategy]
+        )
         return kind(num_models=self.clusters)
 
-    # --- 3: the encoders side by side, for good --------------------------------------------------------------------------
+    # --- 3: the encoders side by side, for good ---------------------------------------------------
 
     def concatenate(self, server: Tree, cohort: Cohort) -> Tree:
         model = cohort.task.model
-        cohort.publish(ENCODERS, {k: tree.subset(params, model.encoder_names) for k, params in server["models"].items()})
+        cohort.publish(
+            ENCODERS,
+            {k: tree.subset(params, model.encoder_names) for k, params in server["models"].items()},
+        )
         cohort.sum(self.compute_features)
         return {**server, "head": self._first_head(server["models"], cohort)}
 
@@ -204,7 +271,10 @@ class FedConcat(Algorithm):
             return client.over(examples, lambda inputs: client.model.features(encoder, inputs))
 
         found: Tensor = examples.cached(
-            "features", lambda: torch.cat([of(encoder) for encoder in client.published(ENCODERS).values()], dim=1)
+            "features",
+            lambda: torch.cat(
+                [of(encoder) for encoder in client.published(ENCODERS).values()], dim=1
+            ),
         )
         return found
 
@@ -213,30 +283,41 @@ class FedConcat(Algorithm):
         heads = [_head_of(params, cohort) for params in models.values()]
         if self.head_init == "clusters":  # the sum of the groups' logits
             joined = {"weight": torch.cat([head["weight"] for head in heads], dim=1)}
-            return joined | {name: torch.stack([head[name] for head in heads]).sum(0) for name in heads[0] if name == "bias"}
+            return joined | {
+                name: torch.stack([head[name] for head in heads]).sum(0)
+                for name in heads[0]
+                if name == "bias"
+            }
         width = sum(head["weight"].shape[1] for head in heads)
         with cohort.random("head").torch_global():
             layer = nn.Linear(width, cohort.task.num_classes, bias="bias" in heads[0])
         return {name: value.detach() for name, value in layer.named_parameters()}
 
-    # --- 4: one head for all ------------------------------------------------------------------------------------------
+    # --- 4: one head for all ----------------------------------------------------------------------
 
     def train_head(self, server: Tree, cohort: Cohort) -> Tree:
         if server["head"] is None:  # nobody answered when the encoders were handed out
             return self.concatenate(server, cohort)
-        head = cohort.sum(self.train_on_features, broadcast=server["head"]).mean(otherwise=server["head"])
+        head = cohort.sum(self.train_on_features, broadcast=server["head"]).mean(
+            otherwise=server["head"]
+        )
         return {**server, "head": head}
 
     @client_step
     def train_on_features(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         features = Examples(self.features(client, client.examples), client.examples.y)
-        head = client.descend(message, _head_loss, data=features, steps=self.head_steps, purpose="head")
+        head = client.descend(
+            message, _head_loss, data=features, steps=self.head_steps, purpose="head"
+        )
         return state, weighted(head, client.size if self.head_average == "size" else 1)
 
-    # --- the wide model --------------------------------------------------------------------------------------------------
+    # --- the wide model ---------------------------------------------------------------------------
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
-        return {"head": server["head"], "cluster": None if client_id is None else server["members"].get(client_id)}
+        return {
+            "head": server["head"],
+            "cluster": None if client_id is None else server["members"].get(client_id),
+        }
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return F.linear(self.features(client, examples), **message["head"]).softmax(-1)
@@ -249,17 +330,25 @@ class FedConcat(Algorithm):
         return {"cluster_sizes": [members.count(k) for k in sorted(set(members))]}
 
     def deployed(self, server: Tree) -> dict[str, Tensor]:
-        """The parameters of the model with `width_copies` = K: K encoders side by side under one head."""
+        """The parameters of the model with `width_copies` = K: K encoders side by side under one
+        head.
+        """
         wide = {f"head.{name}": value for name, value in server["head"].items()}
         for place, params in enumerate(server["models"].values()):
-            own = {name.removeprefix("encoder."): value for name, value in params.items() if name.startswith("encoder.")}
+            own = {
+                name.removeprefix("encoder."): value
+                for name, value in params.items()
+                if name.startswith("encoder.")
+            }
             prefix = f"encoder.encoders.{place}." if len(server["models"]) > 1 else "encoder."
             wide |= {f"{prefix}{name}": value for name, value in own.items()}
         return wide
 
 
 def _head_loss(head: Params, batch: Batch) -> Tensor:
-    return weighted_loss(F.cross_entropy(F.linear(batch.x, **head), batch.y, reduction="none"), batch)
+    return weighted_loss(
+        F.cross_entropy(F.linear(batch.x, **head), batch.y, reduction="none"), batch
+    )
 
 
 def _head_of(params: Params, cohort: Cohort) -> Params:
@@ -271,7 +360,9 @@ def _numbers(members: dict[str, int]) -> list[int]:
 
 
 def _random_inputs(cohort: Cohort, count: int) -> Tensor:
-    """Uniform in the range of pixels for images, standardised as the clients' are; rows of features are standard normal."""
+    """Uniform in the range of pixels for images, standardised as the clients' are; rows of features
+    are standard normal.
+    """
     shape, key = (count, *cohort.task.input_shape), cohort.random("inputs")
     if len(shape) != 4:
         return key.normal(shape).float()
@@ -281,7 +372,10 @@ def _random_inputs(cohort: Cohort, count: int) -> Tensor:
 
 def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:
     """(3): what a model says of inputs that say nothing."""
-    parts = [task.model.logits(params, part).softmax(-1).cpu().double().sum(0) for part in torch.split(inputs, BATCH)]
+    parts = [
+        task.model.logits(params, part).softmax(-1).cpu().double().sum(0)
+        for part in torch.split(inputs, BATCH)
+    ]
     return (torch.stack(parts).sum(0) / len(inputs)).numpy()
 
 

@@ -1,9 +1,12 @@
-"""FedConceptEM: clients whose P(y|x) differs end on different models; clients that differ only in labels or features share one.
+"""FedConceptEM: clients whose P(y|x) differs end on different models; clients that differ only in
+labels or features share one.
 
-Guo, Tang, Lin: FedConceptEM, later published as FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by
-Robust Clustering, ICML 2024. Numbers in the code are the paper's equations. The server holds sums only: a client replies how
-its label table has changed since it was last counted, which is what its committed state remembers; a reply that is lost or
-refused leaves that state, and so the next difference, alone. Where published code departs, the paper is followed: see the docs.
+Guo, Tang, Lin: FedConceptEM, later published as FedRC: Tackling Diverse Distribution Shifts
+Challenge in Federated Learning by Robust Clustering, ICML 2024. Numbers in the code are the paper's
+equations. The server holds sums only: a client replies how its label table has changed since it was
+last counted, which is what its committed state remembers; a reply that is lost or refused leaves
+that state, and so the next difference, alone. Where published code departs, the paper is followed:
+see the docs.
 """
 
 from dataclasses import dataclass
@@ -26,10 +29,10 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    mixture,
     tree,
     weighted,
 )
+from ..toolbox import mixture
 
 SMALLEST = 1e-8  # of a label table's entries; privacy noise may make a sum negative
 
@@ -37,14 +40,20 @@ SMALLEST = 1e-8  # of a label table's entries; privacy noise may make a sum nega
 @dataclass(frozen=True)
 class FedConceptEM(Algorithm):
     about = About(
-        "FedConceptEM", "Guo et al.", 2024, travels="K models, label tables", private="data, mixture weights", cost="K"
+        "FedConceptEM",
+        "Guo et al.",
+        2024,
+        travels="K models, label tables",
+        private="data, mixture weights",
+        cost="K",
     )
     personal: ClassVar[bool] = True
     public_state: ClassVar[frozenset[str]] = frozenset({"counted"})
 
     num_models: Count = 3  # K
     label_prior: bool = True  # without it, this is FedEM
-    aggregate: Literal["size", "responsibility"] = "size"  # a client's weight in model k: n, or n times its ω
+    # a client's weight in model k: n, or n times its ω
+    aggregate: Literal["size", "responsibility"] = "size"
     noise: NonNegative = 0.0  # ξ: deviation of the privacy noise on a client's label table (15)
     adam: bool = False  # Adam on the responsibilities (93)-(98)
     adam_rate: Positive = 1.0  # α
@@ -59,9 +68,12 @@ class FedConceptEM(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.adaptive and self.threshold * self.num_models >= 1:
-            raise SettingError(f"threshold must be < 1 / num_models = {1 / self.num_models:g}, got {self.threshold}")
+            raise SettingError(
+                f"threshold must be < 1 / num_models = {1 / self.num_models:g}, got "
+                f"{self.threshold}"
+            )
 
-    # --- the server ---------------------------------------------------------------------------------------------------
+    # --- the server -------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> Tree:
         models = range(self.num_models)
@@ -80,30 +92,59 @@ class FedConceptEM(Algorithm):
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
-        models = {k: total["models"][k].mean(otherwise=params) for k, params in server["models"].items()}
+        models = {
+            k: total["models"][k].mean(otherwise=params) for k, params in server["models"].items()
+        }
         totals = tree.add(server["totals"], total["change"])
-        prior = {k: log_prior(table) if self.label_prior else torch.zeros_like(table) for k, table in totals.items()}
+        prior = {
+            k: log_prior(table) if self.label_prior else torch.zeros_like(table)
+            for k, table in totals.items()
+        }
         shares = _shares(totals)
-        still = server["still"] + 1 if server["shares"] and _moved(server["shares"][-1], shares) < self.tolerance else 0
+        still = (
+            server["still"] + 1
+            if server["shares"] and _moved(server["shares"][-1], shares) < self.tolerance
+            else 0
+        )
         after = {**server, "models": models, "log_prior": prior, "totals": totals, "still": still}
         after["shares"] = [*server["shares"], shares]
-        return self._without_empty(after, cohort.round) if self.adaptive and still >= self.patience else after
+        return (
+            self._without_empty(after, cohort.round)
+            if self.adaptive and still >= self.patience
+            else after
+        )
 
     def _without_empty(self, server: Tree, round: int) -> Tree:
-        """Algorithm 2: all models with a share below δ are removed at once; clients follow when they next see the models."""
+        """Algorithm 2: all models with a share below δ are removed at once; clients follow when
+        they next see the models.
+        """
         shares = server["shares"][-1]
         empty = [k for k in server["models"] if shares[k] < self.threshold]
         kept = {name: _only(server[name], empty) for name in ("models", "log_prior", "totals")}
-        return {**server, **kept, "removed": [*server["removed"], *([k, round] for k in empty)], "still": 0}
+        return {
+            **server,
+            **kept,
+            "removed": [*server["removed"], *([k, round] for k in empty)],
+            "still": 0,
+        }
 
-    # --- the client ---------------------------------------------------------------------------------------------------
+    # --- the client -------------------------------------------------------------------------------
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        equal = torch.full((client.size, len(message["models"])), 1 / len(message["models"]), dtype=torch.float64)
-        nothing = {k: torch.zeros(client.num_classes, dtype=torch.float64) for k in message["models"]}
+        equal = torch.full(
+            (client.size, len(message["models"])), 1 / len(message["models"]), dtype=torch.float64
+        )
+        nothing = {
+            k: torch.zeros(client.num_classes, dtype=torch.float64) for k in message["models"]
+        }
         zeros = mixture.by_model(message["models"], torch.zeros_like(equal))
         moments = {"first": zeros, "second": zeros} if self.adam else {}
-        return {"gamma": mixture.by_model(message["models"], equal), "counted": nothing, "moments": moments, "met": False}
+        return {
+            "gamma": mixture.by_model(message["models"], equal),
+            "counted": nothing,
+            "moments": moments,
+            "met": False,
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -111,34 +152,58 @@ class FedConceptEM(Algorithm):
         gamma, moments = self._expect(client, state, message)  # (10)
         trained = mixture.train_each(client, models, gamma)  # (13)
         report = {
-            k: client.label_counts(gamma[:, place]) + client.random(f"noise-{k}").normal((client.num_classes,), self.noise)
+            k: client.label_counts(gamma[:, place])
+            + client.random(f"noise-{k}").normal((client.num_classes,), self.noise)
             for place, k in enumerate(models)
         }
         sizes = torch.ones(len(models)) if self.aggregate == "size" else gamma.mean(0)
         reply = {
-            "models": {k: weighted(trained[k], client.size * float(share)) for k, share in zip(models, sizes, strict=True)},
+            "models": {
+                k: weighted(trained[k], client.size * float(share))
+                for k, share in zip(models, sizes, strict=True)
+            },
             "change": {k: table - state["counted"][k] for k, table in report.items()},
         }
-        return {"gamma": mixture.by_model(models, gamma), "counted": report, "moments": moments, "met": True}, reply
+        return {
+            "gamma": mixture.by_model(models, gamma),
+            "counted": report,
+            "moments": moments,
+            "met": True,
+        }, reply
 
     def _expect(self, client: Client, state: Tree, message: Tree) -> tuple[Tensor, Tree]:
-        """The E-step, from the weights of the models that are still there: γ (N, K), and Adam's moments."""
+        """The E-step, from the weights of the models that are still there: γ (N, K), and Adam's
+        moments.
+        """
         models = message["models"]
         before = mixture.renormalised(mixture.columns(models, state["gamma"]))
-        gamma = mixture.responsibilities(client.losses_each(models), before.mean(0), prior_of(client, message))
-        return (gamma, {}) if not self.adam else self._accelerate(before, gamma, models, state["moments"])
+        gamma = mixture.responsibilities(
+            client.losses_each(models), before.mean(0), prior_of(client, message)
+        )
+        return (
+            (gamma, {})
+            if not self.adam
+            else self._accelerate(before, gamma, models, state["moments"])
+        )
 
-    def _accelerate(self, before: Tensor, target: Tensor, models: Tree, moments: Tree) -> tuple[Tensor, Tree]:
+    def _accelerate(
+        self, before: Tensor, target: Tensor, models: Tree, moments: Tree
+    ) -> tuple[Tensor, Tree]:
         """(94)-(98), the corrections dividing by the constants 1-β1 and 1-β2, as printed."""
         beta1, beta2 = self.adam_beta1, self.adam_beta2
         gradient = before - target
         first = (1 - beta1) * gradient + beta1 * mixture.columns(models, moments["first"])
         second = (1 - beta2) * gradient**2 + beta2 * mixture.columns(models, moments["second"])
-        moved = before - self.adam_rate * (first / (1 - beta1)) / ((second / (1 - beta2)).sqrt() + 1e-8)
-        kept = {"first": mixture.by_model(models, first), "second": mixture.by_model(models, second)}
+        moved = before - self.adam_rate * (first / (1 - beta1)) / (
+            (second / (1 - beta2)).sqrt() + 1e-8
+        )
+        kept = {
+            "first": mixture.by_model(models, first),
+            "second": mixture.by_model(models, second),
+        }
         return mixture.renormalised(moved.clamp_min(0)), kept
 
-    # --- prediction ---------------------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         models = message["models"]
@@ -149,23 +214,34 @@ class FedConceptEM(Algorithm):
         tuned = self.fine_tune and not new
         return {
             "omega": gamma.mean(0),
-            "models": mixture.train_each(client, models, gamma, "tune", epochs=1) if tuned else models,
+            "models": mixture.train_each(client, models, gamma, "tune", epochs=1)
+            if tuned
+            else models,
         }
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return mixture.predict(client, state["models"], state["omega"], examples)
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        weights = {str(k): float(weight) for k, weight in zip(message["models"], state["omega"], strict=True)}
+        weights = {
+            str(k): float(weight)
+            for k, weight in zip(message["models"], state["omega"], strict=True)
+        }
         return {"group": max(weights, key=lambda k: weights[k]), "weights": weights}
 
     def describe(self, server: Tree) -> dict[str, Any]:
-        return {"shares": server["shares"], "removed": server["removed"], "models": len(server["models"])}
+        return {
+            "shares": server["shares"],
+            "removed": server["removed"],
+            "models": len(server["models"]),
+        }
 
 
 def prior_of(client: Client, message: Tree) -> Tensor:
     """(N, K) log(Y P_k(y)) at the labels of a client's examples."""
-    return torch.stack([message["log_prior"][k][client.examples.y] for k in message["models"]], dim=1)
+    return torch.stack(
+        [message["log_prior"][k][client.examples.y] for k in message["models"]], dim=1
+    )
 
 
 def log_prior(table: Tensor) -> Tensor:

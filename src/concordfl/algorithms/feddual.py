@@ -1,8 +1,9 @@
 """FedDual: a shared and a private encoder side by side under a shared head, trained together.
 
-Partial personalisation with simultaneous updates: Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with
-Partial Model Personalization, ICML 2022; under this name in the FedVC paper. Departures: that the head is shared and stands on
-both encoders' features is our reading. A client that was not in training fits a private encoder for one epoch.
+Partial personalisation with simultaneous updates: Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao:
+Federated Learning with Partial Model Personalization, ICML 2022; under this name in the FedVC
+paper. Departures: that the head is shared and stands on both encoders' features is our reading. A
+client that was not in training fits a private encoder for one epoch.
 """
 
 import copy
@@ -38,7 +39,9 @@ class Dual(nn.Module):
         super().__init__()
         self.encoder, head = encoder_and_head(module, "feddual")
         if not list(self.encoder.parameters()):
-            raise SettingError("feddual needs a model whose encoder has parameters, got one without")
+            raise SettingError(
+                "feddual needs a model whose encoder has parameters, got one without"
+            )
         self.private = copy.deepcopy(self.encoder)
         for layer in self.private.modules():
             if callable(reset := getattr(layer, "reset_parameters", None)):
@@ -46,19 +49,32 @@ class Dual(nn.Module):
         self.head = nn.Linear(2 * head.in_features, head.out_features, bias=head.bias is not None)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, self.head(torch.cat([self.encoder(inputs), self.private(inputs)], dim=1)))
+        return cast(
+            Tensor, self.head(torch.cat([self.encoder(inputs), self.private(inputs)], dim=1))
+        )
 
 
 @dataclass(frozen=True)
 class FedDual(Algorithm):
-    about = About("FedDual", "Pillutla et al.", 2022, travels="an encoder and the head", private="data, an encoder", cost="2")
+    about = About(
+        "FedDual",
+        "Pillutla et al.",
+        2022,
+        travels="an encoder and the head",
+        private="data, an encoder",
+        cost="2",
+    )
     personal: ClassVar[bool] = True
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return Dual(module)
 
     def init_server(self, task: Task, seed: int) -> Params:
-        return {name: value for name, value in task.model.init(seed).items() if not name.startswith(PRIVATE)}
+        return {
+            name: value
+            for name, value in task.model.init(seed).items()
+            if not name.startswith(PRIVATE)
+        }
 
     def init_client(self, client: Client, message: Params) -> Tree:
         return {"private": _private(client.model.init(client.seed)), "met": False}
@@ -66,7 +82,9 @@ class FedDual(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         trained = client.fit({**message, **state["private"]})
-        return {"private": _private(trained), "met": True}, weighted(tree.subset(trained, message), client.size)
+        return {"private": _private(trained), "met": True}, weighted(
+            tree.subset(trained, message), client.size
+        )
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
@@ -75,7 +93,10 @@ class FedDual(Algorithm):
         if state["met"]:
             return state
         whole = {**message, **state["private"]}
-        return {"private": _private(client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")), "met": False}
+        return {
+            "private": _private(client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")),
+            "met": False,
+        }
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**message, **state["private"]}, examples)

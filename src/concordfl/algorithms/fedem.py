@@ -1,8 +1,9 @@
 """FedEM: every client's distribution is a mixture of K shared ones, with weights of its own.
 
-Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021; equations
-(3)-(5) of the FedConceptEM paper. Departures: optimizer state starts anew each round; the weighted loss is divided by the batch
-size, not by the sum of the weights.
+Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of
+Distributions, NeurIPS 2021; equations (3)-(5) of the FedConceptEM paper. Departures: optimizer
+state starts anew each round; the weighted loss is divided by the batch size, not by the sum of the
+weights.
 """
 
 from dataclasses import dataclass
@@ -11,22 +12,45 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..core import About, Algorithm, Client, Cohort, Count, Examples, Task, Tree, client_step, mixture, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Task,
+    Tree,
+    client_step,
+    weighted,
+)
+from ..toolbox import mixture
 
 
 @dataclass(frozen=True)
 class FedEM(Algorithm):
-    about = About("FedEM", "Marfoq et al.", 2021, travels="K models", private="data, mixture weights", cost="K")
+    about = About(
+        "FedEM",
+        "Marfoq et al.",
+        2021,
+        travels="K models",
+        private="data, mixture weights",
+        cost="K",
+    )
     personal: ClassVar[bool] = True
 
     num_models: Count = 3  # K
-    aggregate: Literal["size", "responsibility"] = "size"  # a client's weight in model k: n, or n times its ω
+    # a client's weight in model k: n, or n times its ω
+    aggregate: Literal["size", "responsibility"] = "size"
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        return {"omega": torch.full((len(message),), 1 / len(message), dtype=torch.float64), "met": False}
+        return {
+            "omega": torch.full((len(message),), 1 / len(message), dtype=torch.float64),
+            "met": False,
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -34,7 +58,10 @@ class FedEM(Algorithm):
         omega = gamma.mean(0)  # (4)
         trained = mixture.train_each(client, message, gamma)  # (5)
         sizes = torch.ones_like(omega) if self.aggregate == "size" else omega
-        reply = {k: weighted(trained[k], client.size * float(share)) for k, share in zip(trained, sizes, strict=True)}
+        reply = {
+            k: weighted(trained[k], client.size * float(share))
+            for k, share in zip(trained, sizes, strict=True)
+        }
         return {"omega": omega, "met": True}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:

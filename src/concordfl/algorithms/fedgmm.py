@@ -1,9 +1,10 @@
 """FedGMM: a shared mixture of the joint distribution p(x, y), with weights of every client's own.
 
-Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: Personalized Federated Learning under Mixture of Distributions, ICML 2023.
-Gaussians see an embedding of x, classifiers see x. Clients reply sufficient statistics: the M-step is exact on the pooled
-examples; `covariance = "paper"` averages the clients' own covariances, which leaves out how far their means lie apart. Where
-published code departs, the paper is followed: see the docs.
+Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: Personalized Federated Learning under Mixture of
+Distributions, ICML 2023. Gaussians see an embedding of x, classifiers see x. Clients reply
+sufficient statistics: the M-step is exact on the pooled examples; `covariance = "paper"` averages
+the clients' own covariances, which leaves out how far their means lie apart. Where published code
+departs, the paper is followed: see the docs.
 """
 
 from dataclasses import dataclass
@@ -24,17 +25,21 @@ from ..core import (
     Tree,
     Weighted,
     client_step,
-    gaussian,
-    mixture,
     weighted,
 )
-from ..core.gaussian_mixture import GaussianMixture
+from ..toolbox import gaussian, mixture
+from .gaussian_mixture import GaussianMixture
 
 
 @dataclass(frozen=True)
 class FedGMM(GaussianMixture):
     about = About(
-        "FedGMM", "Wu et al.", 2023, travels="M2 models, sums for M1 Gaussians", private="data, mixture weights", cost="M2"
+        "FedGMM",
+        "Wu et al.",
+        2023,
+        travels="M2 models, sums for M1 Gaussians",
+        private="data, mixture weights",
+        cost="M2",
     )
 
     num_models: Count = 3  # M2
@@ -60,7 +65,9 @@ class FedGMM(GaussianMixture):
         trained = mixture.train_each(client, message["models"], q.sum(1))
         mass = q.sum((0, 1))
         reply = {
-            "models": {k: weighted(trained[k], float(mass[place])) for place, k in enumerate(trained)},
+            "models": {
+                k: weighted(trained[k], float(mass[place])) for place, k in enumerate(trained)
+            },
             "gaussians": self.statistics(client, q.sum(2), within=self.covariance == "paper"),
             "pi": self.report_of(client, state, pi),
         }
@@ -70,7 +77,9 @@ class FedGMM(GaussianMixture):
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         return {
             **server,
-            "models": {k: _mean(total["models"][k], params) for k, params in server["models"].items()},
+            "models": {
+                k: _mean(total["models"][k], params) for k, params in server["models"].items()
+            },
             "gaussians": self.m_step(total["gaussians"], server),
             **self.common_weights(server, total["pi"]),
         }
@@ -78,25 +87,37 @@ class FedGMM(GaussianMixture):
     def losses(self, client: Client, message: Tree) -> Tensor:
         """(N, M1 · M2) -log N(e(x); m1) - log P(y|x; m2) of the client's examples."""
         gaussians = -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))
-        return (gaussians[:, :, None] + client.losses_each(message["models"]).double()[:, None]).flatten(1)
+        return (
+            gaussians[:, :, None] + client.losses_each(message["models"]).double()[:, None]
+        ).flatten(1)
 
-    # --- prediction ---------------------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go with them."""
+        """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go
+        with them.
+        """
         density = gaussian.log_density(message["gaussians"], self.embed(client, examples))
         joint = density[:, :, None] + state["pi"].clamp_min(mixture.FLOOR).log()
         weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
         return mixture.predict(client, message["models"], weights[:, None], examples)
 
-    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
+    def likelihood(
+        self, client: Client, state: Tree | None, message: Tree, examples: Examples
+    ) -> Likelihood:
         pi = message["pi"] if state is None else state["pi"]
-        labelled = self.predict(client, {"pi": pi}, message, examples)[torch.arange(len(examples)), examples.y]
+        labelled = self.predict(client, {"pi": pi}, message, examples)[
+            torch.arange(len(examples)), examples.y
+        ]
         log_x = self.log_density(client, pi.sum(1), message, examples)
         return Likelihood(log_x, labelled.clamp_min(mixture.FLOOR).log())
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {"group": int(state["pi"].sum(0).argmax()), "weights": state["pi"], "em_steps": state["steps"]}
+        return {
+            "group": int(state["pi"].sum(0).argmax()),
+            "weights": state["pi"],
+            "em_steps": state["steps"],
+        }
 
 
 def _mean(total: Weighted, before: Params) -> Params:

@@ -1,7 +1,8 @@
-"""FedGMM without labels: a Gaussian mixture of all clients' inputs, with weights of every client's own (Algorithm 2).
+"""FedGMM without labels: a Gaussian mixture of all clients' inputs, with weights of every client's
+own (Algorithm 2).
 
-Wu et al., ICML 2023. Theorem 1: with identity covariances the log-likelihood never falls; the same holds for exact covariances
-without a regulariser.
+Wu et al., ICML 2023. Theorem 1: with identity covariances the log-likelihood never falls; the same
+holds for exact covariances without a regulariser.
 """
 
 from dataclasses import dataclass
@@ -19,15 +20,20 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    gaussian,
 )
-from ..core.gaussian_mixture import GaussianMixture
+from ..toolbox import gaussian
+from .gaussian_mixture import GaussianMixture
 
 
 @dataclass(frozen=True)
 class FedGMMUnsupervised(GaussianMixture):
     about = About(
-        "FedGMM-unsupervised", "Wu et al.", 2023, travels="sums for M Gaussians", private="data, mixture weights", cost="0"
+        "FedGMM-unsupervised",
+        "Wu et al.",
+        2023,
+        travels="sums for M Gaussians",
+        private="data, mixture weights",
+        cost="0",
     )
     classifies: ClassVar[bool] = False
 
@@ -62,9 +68,15 @@ class FedGMMUnsupervised(GaussianMixture):
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         raise SettingError("fedgmm-unsupervised has no labels to predict: it gives log-likelihoods")
 
-    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
+    def likelihood(
+        self, client: Client, state: Tree | None, message: Tree, examples: Examples
+    ) -> Likelihood:
         pi = message["pi"] if state is None else state["pi"]
         return Likelihood(self.log_density(client, pi, message, examples), None)
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {"group": int(state["pi"].argmax()), "weights": state["pi"], "em_steps": state["steps"]}
+        return {
+            "group": int(state["pi"].argmax()),
+            "weights": state["pi"],
+            "em_steps": state["steps"],
+        }

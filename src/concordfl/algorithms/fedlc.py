@@ -1,8 +1,9 @@
 """FedLC: logits are calibrated by how rare a class is at the client.
 
-Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022. Departures:
-the softmax runs over all classes, where the original's denominator leaves the true one out; a class that is absent counts as
-1e-8 examples, a large but finite margin.
+Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits
+Calibration, ICML 2022. Departures: the softmax runs over all classes, where the original's
+denominator leaves the true one out; a class that is absent counts as 1e-8 examples, a large but
+finite margin.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,14 @@ class FedLC(FedAvg):
 
     tau: NonNegative = 1.0  # τ; 0 is FedAvg
 
-    def local_loss(self, client: Client, state: Tree, message: Params, params: Params, batch: Batch) -> Tensor:
+    def local_loss(
+        self, client: Client, state: Tree, message: Params, params: Params, batch: Batch
+    ) -> Tensor:
         margins = client.examples.cached("calibration", lambda: self._margins(client))
         logits = client.model.logits(params, batch.x)
-        return weighted_loss(F.cross_entropy(logits - margins.to(logits.device), batch.y, reduction="none"), batch)
+        return weighted_loss(
+            F.cross_entropy(logits - margins.to(logits.device), batch.y, reduction="none"), batch
+        )
 
     def _margins(self, client: Client) -> Tensor:
         """(Y,) τ n_y^(-1/4), with the client's own counts."""

@@ -1,7 +1,8 @@
 """FedProx: FedAvg with a proximal term that keeps local models near the received one.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020. Departures: no
-inexact-solver tolerance; clients do the run's number of local epochs, as in all later comparisons.
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys
+2020. Departures: no inexact-solver tolerance; clients do the run's number of local epochs, as in
+all later comparisons.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ class FedProx(FedAvg):
 
     mu: NonNegative = 0.01  # μ
 
-    def local_loss(self, client: Client, state: Tree, message: Params, params: Params, batch: Batch) -> Tensor:
+    def local_loss(
+        self, client: Client, state: Tree, message: Params, params: Params, batch: Batch
+    ) -> Tensor:
         distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
         return client.loss(params, batch) + self.mu / 2 * distance

@@ -1,8 +1,8 @@
 """FedRep: a shared body, and a head of every client's own.
 
-Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
-Departures: the local epochs are `head_epochs` and `body_epochs`, whatever the run's are; a client that was not in training fits
-a head on the frozen body.
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated
+Learning, ICML 2021. Departures: the local epochs are `head_epochs` and `body_epochs`, whatever the
+run's are; a client that was not in training fits a head on the frozen body.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,9 @@ from ..core import (
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    about = About("FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1")
+    about = About(
+        "FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1"
+    )
     personal: ClassVar[bool] = True
 
     head_epochs: Count = 1  # before the body's
@@ -37,23 +39,33 @@ class FedRep(Algorithm):
 
     def init_server(self, task: Task, seed: int) -> Params:
         if not task.model.encoder_names or not task.model.head_names:
-            raise SettingError("fedrep needs a model with an encoder and a head that have parameters, got one without")
+            raise SettingError(
+                "fedrep needs a model with an encoder and a head that have parameters, got one "
+                "without"
+            )
         return tree.subset(task.model.init(seed), task.model.encoder_names)
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {"head": tree.subset(client.model.init(client.seed), client.model.head_names), "met": False}
+        return {
+            "head": tree.subset(client.model.init(client.seed), client.model.head_names),
+            "met": False,
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         model = client.model
         with_head = self._fit_head(client, state, message)
-        trained = client.fit(with_head, only=model.encoder_names, epochs=self.body_epochs, purpose="body")
+        trained = client.fit(
+            with_head, only=model.encoder_names, epochs=self.body_epochs, purpose="body"
+        )
         state = {"head": tree.subset(with_head, model.head_names), "met": True}
         return state, weighted(tree.subset(trained, model.encoder_names), client.size)
 
     def _fit_head(self, client: Client, state: Tree, message: Params) -> Params:
         whole = {**message, **state["head"]}
-        return client.fit(whole, only=client.model.head_names, epochs=self.head_epochs, purpose="head")
+        return client.fit(
+            whole, only=client.model.head_names, epochs=self.head_epochs, purpose="head"
+        )
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
@@ -61,7 +73,10 @@ class FedRep(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
         if state["met"]:
             return state
-        return {"head": tree.subset(self._fit_head(client, state, message), client.model.head_names), "met": False}
+        return {
+            "head": tree.subset(self._fit_head(client, state, message), client.model.head_names),
+            "met": False,
+        }
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**message, **state["head"]}, examples)

@@ -1,6 +1,7 @@
 """FedRS: in local training the logits of classes that a client does not have are scaled down.
 
-Li, Zhan: FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, KDD 2021. Departures: none.
+Li, Zhan: FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, KDD
+2021. Departures: none.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,14 @@ class FedRS(FedAvg):
 
     alpha: Probability = 0.5  # α; 1 is FedAvg
 
-    def local_loss(self, client: Client, state: Tree, message: Params, params: Params, batch: Batch) -> Tensor:
+    def local_loss(
+        self, client: Client, state: Tree, message: Params, params: Params, batch: Batch
+    ) -> Tensor:
         scale = client.examples.cached("restricted softmax", lambda: self._scale(client))
         logits = client.model.logits(params, batch.x)
-        return weighted_loss(F.cross_entropy(logits * scale.to(logits.device), batch.y, reduction="none"), batch)
+        return weighted_loss(
+            F.cross_entropy(logits * scale.to(logits.device), batch.y, reduction="none"), batch
+        )
 
     def _scale(self, client: Client) -> Tensor:
         """(Y,) 1 for a class that the client has, α for one that it has not."""

@@ -1,8 +1,10 @@
-"""FedSoft: a client is a mixture of clusters; its own model is trained with a pull to the centres, by their importance to it.
+"""FedSoft: a client is a mixture of clusters; its own model is trained with a pull to the centres,
+by their importance to it.
 
-Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022. Departures: centres are the
-means over the cohort, weighted by importance times size; the original draws clients per cluster in proportion to that and takes
-the plain mean, which `drawn` gives (the server then sees every client's importance).
+Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022.
+Departures: centres are the means over the cohort, weighted by importance times size; the original
+draws clients per cluster in proportion to that and takes the plain mean, which `drawn` gives (the
+server then sees every client's importance).
 """
 
 from collections import defaultdict
@@ -28,10 +30,10 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    mixture,
     tree,
     weighted,
 )
+from ..toolbox import mixture
 
 SMALLEST = 1e-4  # importance of a cluster to a client
 
@@ -39,7 +41,12 @@ SMALLEST = 1e-4  # importance of a cluster to a client
 @dataclass(frozen=True)
 class FedSoft(Algorithm):
     about = About(
-        "FedSoft", "Ruan and Joe-Wong", 2022, travels="K models down, K up", private="data, importance", cost="about 1"
+        "FedSoft",
+        "Ruan and Joe-Wong",
+        2022,
+        travels="K models down, K up",
+        private="data, importance",
+        cost="about 1",
     )
     personal: ClassVar[bool] = True
     public_state: ClassVar[frozenset[str]] = frozenset({"model"})  # it travels, times its weights
@@ -47,7 +54,8 @@ class FedSoft(Algorithm):
     num_models: Count = 3  # S
     penalty: NonNegative = 0.1  # λ
     interval: Count = 2  # τ: rounds between estimates of the importance
-    drawn: Count | None = None  # clients that each cluster draws by importance and averages equally; None: all, weighted by it
+    # clients that each cluster draws by importance and averages equally; None: all, weighted by it
+    drawn: Count | None = None
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
@@ -79,11 +87,17 @@ class FedSoft(Algorithm):
         if self.drawn is None:
             total = cohort.sum(self.train, broadcast=server)
         else:
-            drawn_by = self._draw(cohort.run(self.tell_importance, broadcast=server), cohort.random("drawn"))
-            total = cohort.sum(
-                self.train_if_drawn, each={id: {"centres": server, "drawn_by": names} for id, names in drawn_by.items()}
+            drawn_by = self._draw(
+                cohort.run(self.tell_importance, broadcast=server), cohort.random("drawn")
             )
-        return {k: total[k].mean(otherwise=params) if k in total else params for k, params in server.items()}
+            total = cohort.sum(
+                self.train_if_drawn,
+                each={id: {"centres": server, "drawn_by": names} for id, names in drawn_by.items()},
+            )
+        return {
+            k: total[k].mean(otherwise=params) if k in total else params
+            for k, params in server.items()
+        }
 
     def _draw(self, told: Mapping[str, Tensor], key: Key) -> dict[str, list[int]]:
         """The clusters that draw each client, in proportion to its importance times size."""
@@ -91,7 +105,9 @@ class FedSoft(Algorithm):
         for k in range(self.num_models):
             chances = np.array([float(told[id][k]) for id in ids])
             count = min(cast(int, self.drawn), len(ids))
-            for id in key.child(k).numpy().choice(ids, count, replace=False, p=chances / chances.sum()):
+            for id in (
+                key.child(k).numpy().choice(ids, count, replace=False, p=chances / chances.sum())
+            ):
                 drawn_by[str(id)].append(k)
         return drawn_by
 
@@ -113,16 +129,26 @@ class FedSoft(Algorithm):
         return {**state, "model": client.fit(start, loss)}
 
     def _importance(self, client: Client, centres: Tree) -> Tensor:
-        """(S,) the share of the client's examples on which each cluster has the least loss, floored."""
+        """(S,) the share of the client's examples on which each cluster has the least loss,
+        floored.
+        """
         best = client.losses_each(centres).argmin(1)
-        return (torch.bincount(best, minlength=len(centres)).double() / client.size).clamp_min(SMALLEST)
+        return (torch.bincount(best, minlength=len(centres)).double() / client.size).clamp_min(
+            SMALLEST
+        )
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        importance = self._importance(client, message) if state["importance"] is None else state["importance"]
+        importance = (
+            self._importance(client, message)
+            if state["importance"] is None
+            else state["importance"]
+        )
         return {"model": state["model"], "importance": importance / importance.sum()}
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """A participant's own model; a client without one mixes the clusters' predictions by their importance to it."""
+        """A participant's own model; a client without one mixes the clusters' predictions by their
+        importance to it.
+        """
         if state["model"] is not None:
             return client.probabilities(state["model"], examples)
         return mixture.predict(client, message, state["importance"], examples)
@@ -134,6 +160,9 @@ class FedSoft(Algorithm):
 def mixed(centres: Tree, importance: Tensor) -> Params:
     """Σ u_s c_s / Σ u_s: where a client begins."""
     shares = importance / importance.sum()
-    scaled = [tree.scale(centre, float(share)) for centre, share in zip(centres.values(), shares, strict=True)]
+    scaled = [
+        tree.scale(centre, float(share))
+        for centre, share in zip(centres.values(), shares, strict=True)
+    ]
     whole: Params = tree.total(scaled)
     return whole

@@ -1,8 +1,9 @@
 """FedVC: shared virtual concepts say what makes a client different, and supervise one global model.
 
-Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts approach, 2024; Algorithm 1
-(`concepts = "em"`) and Algorithm 2 (`"gradient"`). There is no public code; what the paper leaves open is on the docs page. A
-client's preference is p = Σ v_m c_m, a sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection head.
+Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts
+approach, 2024; Algorithm 1 (`concepts = "em"`) and Algorithm 2 (`"gradient"`). There is no public
+code; what the paper leaves open is on the docs page. A client's preference is p = Σ v_m c_m, a
+sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection head.
 """
 
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ from ..core import (
     Tree,
     client_step,
     encoder_and_head,
-    mixture,
     weighted,
     weighted_loss,
 )
+from ..toolbox import mixture
 
 CONCEPTS = "concepts"
 SMALLEST = 1e-6  # of v, so that no concept is dead for a client for ever
@@ -48,7 +49,9 @@ class WithConcepts(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder_and_head(module, "fedvc")
         width = self.head.in_features
-        self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
+        self.projection = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions)
+        )
         self.concepts = nn.Parameter(SMALL * torch.randn(count, dimensions))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -57,7 +60,14 @@ class WithConcepts(nn.Module):
 
 @dataclass(frozen=True)
 class FedVC(Algorithm):
-    about = About("FedVC", "Yan et al.", 2024, travels="the model, sums for the concepts", private="data, preference", cost="1")
+    about = About(
+        "FedVC",
+        "Yan et al.",
+        2024,
+        travels="the model, sums for the concepts",
+        private="data, preference",
+        cost="1",
+    )
 
     num_concepts: Count = 10  # M
     concept_dim: Count = 10
@@ -78,36 +88,57 @@ class FedVC(Algorithm):
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
-        v = self._express(client, state["v"], message, client.examples).mean(0).clamp_min(SMALLEST)  # (4)
+        v = (
+            self._express(client, state["v"], message, client.examples).mean(0).clamp_min(SMALLEST)
+        )  # (4)
         if self.concepts == "gradient":
-            trained = client.fit(message, lambda params, batch: self._unified_loss(client, v, params, batch))
+            trained = client.fit(
+                message, lambda params, batch: self._unified_loss(client, v, params, batch)
+            )
             return {"v": v}, {"model": weighted(trained, client.size)}
-        sums = {"s": torch.zeros(self.num_concepts), "c": torch.zeros(self.num_concepts, self.concept_dim)}
+        sums = {
+            "s": torch.zeros(self.num_concepts),
+            "c": torch.zeros(self.num_concepts, self.concept_dim),
+        }
 
         def loss(params: Params, batch: Batch) -> Tensor:
             concepts = message[CONCEPTS].to(batch.x.device)
-            losses, s, z = self._losses(client, v, concepts, _preference(v, concepts), params, batch)
+            losses, s, z = self._losses(
+                client, v, concepts, _preference(v, concepts), params, batch
+            )
             with torch.no_grad():  # (6), (7)
                 sums["s"] = self.smoothing * sums["s"] + (1 - self.smoothing) * s.sum(0).cpu()
                 sums["c"] = self.smoothing * sums["c"] + (1 - self.smoothing) * (s.T @ z).cpu()
             return weighted_loss(losses, batch)
 
-        trained = client.fit(message, loss, only=[name for name in client.model.names if name != CONCEPTS])
+        trained = client.fit(
+            message, loss, only=[name for name in client.model.names if name != CONCEPTS]
+        )
         del trained[CONCEPTS]
         return {"v": v}, {"model": weighted(trained, client.size), "sums": sums}
 
     def _losses(
-        self, client: Client, v: Tensor, concepts: Tensor, preference: Tensor, params: Params, batch: Batch
+        self,
+        client: Client,
+        v: Tensor,
+        concepts: Tensor,
+        preference: Tensor,
+        params: Params,
+        batch: Batch,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B,) CE + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
         features = client.model.features(params, batch.x)
         z = client.model.call(params, features, part="projection")
         s = expressed(z, concepts, v, self.similarity)
-        ce = F.cross_entropy(client.model.call(params, features, part="head"), batch.y, reduction="none")
+        ce = F.cross_entropy(
+            client.model.call(params, features, part="head"), batch.y, reduction="none"
+        )
         return ce + self.weight * (s @ concepts - preference).square().sum(1), s, z
 
     def _unified_loss(self, client: Client, v: Tensor, params: Params, batch: Batch) -> Tensor:
-        """(12): the estimate is drawn to the preference, which is held, and the preference to the estimate, which is held."""
+        """(12): the estimate is drawn to the preference, which is held, and the preference to the
+        estimate, which is held.
+        """
         concepts = params[CONCEPTS]
         preference = _preference(v, concepts)
         losses, s, _ = self._losses(client, v, concepts, preference.detach(), params, batch)
@@ -119,16 +150,22 @@ class FedVC(Algorithm):
         after = {**server, **total["model"].mean(otherwise={})}
         if self.concepts == "em":  # (10)
             mass = total["sums"]["s"][:, None]
-            after[CONCEPTS] = torch.where(mass > NO_MASS, total["sums"]["c"] / mass.clamp_min(NO_MASS), server[CONCEPTS])
+            after[CONCEPTS] = torch.where(
+                mass > NO_MASS, total["sums"]["c"] / mass.clamp_min(NO_MASS), server[CONCEPTS]
+            )
         return after
 
     def _express(self, client: Client, v: Tensor, message: Params, examples: Examples) -> Tensor:
         """(N, M) how much each example expresses each concept (1)."""
-        return expressed(self._project(client, message, examples), message[CONCEPTS], v, self.similarity).double()
+        return expressed(
+            self._project(client, message, examples), message[CONCEPTS], v, self.similarity
+        ).double()
 
     def _project(self, client: Client, message: Params, examples: Examples) -> Tensor:
         def project(inputs: Tensor) -> Tensor:
-            return client.model.call(message, client.model.features(message, inputs), part="projection")
+            return client.model.call(
+                message, client.model.features(message, inputs), part="projection"
+            )
 
         return client.over(examples, project)
 
@@ -143,7 +180,9 @@ class FedVC(Algorithm):
         return client.probabilities(message, examples)
 
     def inspect(self, client: Client, state: Tree, message: Params) -> dict[str, Any]:
-        """The preference, the client's most typical samples of each concept, and where some of its samples lie."""
+        """The preference, the client's most typical samples of each concept, and where some of its
+        samples lie.
+        """
         s = self._express(client, state["v"], message, client.examples)
         typical = s.topk(min(SHOWN, client.size), dim=0)
         shown = client.random("map").permutation(client.size)[:MAPPED]
@@ -158,7 +197,9 @@ class FedVC(Algorithm):
         }
 
     def describe(self, server: Params) -> dict[str, Any]:
-        """Also how far concepts lie apart: near 0 they have become one, and `similarity` is too small for the network."""
+        """Also how far concepts lie apart: near 0 they have become one, and `similarity` is too
+        small for the network.
+        """
         concepts = server[CONCEPTS]
         apart = torch.pdist(concepts).mean() if len(concepts) > 1 else torch.zeros(())
         return {CONCEPTS: concepts, "map": mapped(concepts, concepts), "apart": float(apart)}
@@ -171,7 +212,7 @@ def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tens
 
 
 def mapped(points: Tensor, concepts: Tensor) -> Tensor:
-    """(N, 2) points of the concepts' space in the plane in which the concepts lie farthest apart."""
+    """(N, 2) points of the concepts' space in the plane where concepts lie farthest apart."""
     middle = concepts.double().mean(0)
     axes = torch.linalg.svd(concepts.double() - middle, full_matrices=False).Vh[:2]
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))

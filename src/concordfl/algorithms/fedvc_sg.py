@@ -1,6 +1,8 @@
-"""FedVC-sg: FedVC whose concepts are trained by gradient, with stop-gradients on either side (Algorithm 2).
+"""FedVC-sg: FedVC whose concepts are trained by gradient, with stop-gradients on either side
+(Algorithm 2).
 
-Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts approach, 2024.
+Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts
+approach, 2024.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,13 @@ from .fedvc import FedVC
 
 @dataclass(frozen=True)
 class FedVCsg(FedVC):
-    about = About("FedVC-sg", "Yan et al.", 2024, travels="the model and the concepts", private="data, preference", cost="1")
+    about = About(
+        "FedVC-sg",
+        "Yan et al.",
+        2024,
+        travels="the model and the concepts",
+        private="data, preference",
+        cost="1",
+    )
 
     concepts: Literal["em", "gradient"] = "gradient"

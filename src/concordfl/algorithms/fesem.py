@@ -1,8 +1,10 @@
-"""FeSEM: clients belong to the centre that is nearest to their own weights; centres are the means of their clients.
+"""FeSEM: clients belong to the centre that is nearest to their own weights; centres are the means
+of their clients.
 
-Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better Personalization, WWW 2023.
-Departures: in a first round all clients train from one common model, and k-means on their weights gives the centres, as
-differently seeded ones would freeze; local training has a proximal term to the client's centre.
+Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better
+Personalization, WWW 2023. Departures: in a first round all clients train from one common model, and
+k-means on their weights gives the centres, as differently seeded ones would freeze; local training
+has a proximal term to the client's centre.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +29,10 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    clustering,
     tree,
     weighted,
 )
+from ..toolbox import clustering
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,24 @@ class FeSEM(Algorithm):
         return {"centres": {0: task.model.init(seed)}, "members": {}}
 
     def stages(self) -> Sequence[Stage]:
-        return (Stage("first", self.round, rounds=1, everyone=True, required=False), Stage("train", self.round, first_round=1))
+        return (
+            Stage("first", self.round, rounds=1, everyone=True, required=False),
+            Stage("train", self.round, first_round=1),
+        )
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         centres = server["centres"]
         replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
         if not server["members"]:
-            nearest = self._first_groups({id: reply.mean() for id, reply in replies.items()}, cohort)
+            nearest = self._first_groups(
+                {id: reply.mean() for id, reply in replies.items()}, cohort
+            )
         else:
             nearest = {id: _nearest(reply.mean(), centres, cohort) for id, reply in replies.items()}
-        groups = {k: [replies[id] for id in sorted(replies) if nearest[id] == k] for k in sorted(set(nearest.values()))}
+        groups = {
+            k: [replies[id] for id in sorted(replies) if nearest[id] == k]
+            for k in sorted(set(nearest.values()))
+        }
         moved = {k: tree.total(group).mean() for k, group in groups.items()}
         return {"centres": {**centres, **moved}, "members": {**server["members"], **nearest}}
 
@@ -78,7 +88,9 @@ class FeSEM(Algorithm):
         return dict(zip(sorted(trained), groups.tolist(), strict=True))
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
-        """A client's own centre; all of them to one that has none yet, which takes the one that fits its data best."""
+        """A client's own centre; all of them to one that has none yet, which takes the one that
+        fits its data best.
+        """
         k = server["members"].get(client_id)
         return {k: server["centres"][k]} if k is not None else server["centres"]
 
@@ -93,10 +105,14 @@ class FeSEM(Algorithm):
 
 
 def _vector(params: Params, cohort: Cohort) -> Tensor:
-    return torch.cat([value.flatten().double() for value in cohort.task.model.weights(params).values()])
+    return torch.cat(
+        [value.flatten().double() for value in cohort.task.model.weights(params).values()]
+    )
 
 
 def _nearest(params: Params, centres: Tree, cohort: Cohort) -> int:
     own = _vector(params, cohort)
-    distances: dict[int, float] = {k: float((own - _vector(centre, cohort)).square().sum()) for k, centre in centres.items()}
+    distances: dict[int, float] = {
+        k: float((own - _vector(centre, cohort)).square().sum()) for k, centre in centres.items()
+    }
     return min(distances, key=lambda k: distances[k])

@@ -1,7 +1,8 @@
 """IFCA: K models; in every round a client takes the one that fits its data best, and trains it.
 
-Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020. Departures: none; of the
-two variants this is model averaging. A model that nobody takes keeps its parameters.
+Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
+2020. Departures: none; of the two variants this is model averaging. A model that nobody takes keeps
+its parameters.
 """
 
 from dataclasses import dataclass
@@ -9,12 +10,30 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..core import About, Algorithm, Client, Cohort, Count, Examples, Task, Tree, client_step, weighted
+from ..core import (
+    About,
+    Algorithm,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    Task,
+    Tree,
+    client_step,
+    weighted,
+)
 
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    about = About("IFCA", "Ghosh et al.", 2020, travels="K models down, one up", private="data", cost="about 1")
+    about = About(
+        "IFCA",
+        "Ghosh et al.",
+        2020,
+        travels="K models down, one up",
+        private="data",
+        cost="about 1",
+    )
     personal: ClassVar[bool] = True
 
     num_models: Count = 3  # K

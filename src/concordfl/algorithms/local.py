@@ -1,6 +1,7 @@
 """Local: every client trains alone, from the common start. Nothing travels.
 
-The baseline that any federation has to beat. A client that was not in training has no model, so no global accuracy is given.
+The baseline that any federation has to beat. A client that was not in training has no model, so no
+global accuracy is given.
 """
 
 from dataclasses import dataclass

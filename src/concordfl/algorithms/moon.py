@@ -1,7 +1,9 @@
-"""MOON: local representations are drawn to the global model's and away from those of the client's own last model.
+"""MOON: local representations are drawn to the global model's and away from those of the client's
+own last model.
 
-Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021. Departures: none; a client's first round has no contrastive term.
-The two other models stand still during a round: their representations are computed once per round, not once per batch.
+Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021. Departures: none; a client's first
+round has no contrastive term. The two other models stand still during a round: their
+representations are computed once per round, not once per batch.
 """
 
 from dataclasses import dataclass
@@ -46,7 +48,14 @@ class Projected(nn.Module):
 
 @dataclass(frozen=True)
 class MOON(FedAvg):
-    about = About("MOON", "Li et al.", 2021, travels="the model", private="data, last local model", cost="about 1.5")
+    about = About(
+        "MOON",
+        "Li et al.",
+        2021,
+        travels="the model",
+        private="data, last local model",
+        cost="about 1.5",
+    )
 
     mu: NonNegative = 1.0  # μ; 0 is FedAvg on the projected network
     temperature: Positive = 0.5  # τ
@@ -60,15 +69,23 @@ class MOON(FedAvg):
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
-        others = None if state["last"] is None else [self._represent(client, params) for params in (message, state["last"])]
+        others = (
+            None
+            if state["last"] is None
+            else [self._represent(client, params) for params in (message, state["last"])]
+        )
         trained = client.fit(message, partial(self.contrastive_loss, client, others))
         return {"last": trained}, weighted(trained, client.size)
 
     def _represent(self, client: Client, params: Params) -> Tensor:
         return client.over(None, lambda inputs: client.model.features(params, inputs))
 
-    def contrastive_loss(self, client: Client, others: list[Tensor] | None, params: Params, batch: Batch) -> Tensor:
-        """Cross-entropy, and μ times that of telling the global model's representation from the last one's."""
+    def contrastive_loss(
+        self, client: Client, others: list[Tensor] | None, params: Params, batch: Batch
+    ) -> Tensor:
+        """Cross-entropy, and μ times that of telling the global model's representation from the
+        last one's.
+        """
         z = client.model.features(params, batch.x)
         loss = F.cross_entropy(client.model.call(params, z, part="head"), batch.y, reduction="none")
         if others is not None:

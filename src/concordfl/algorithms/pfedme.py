@@ -1,8 +1,10 @@
-"""pFedMe: a client's own model solves a proximal problem around its copy of the shared one, which then steps towards it.
+"""pFedMe: a client's own model solves a proximal problem around its copy of the shared one, which
+then steps towards it.
 
-Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures: the inner problem is solved
-by plain gradient steps with rates of its own, which the run's schedule multiplies (the run's rate and momentum are not used); θ
-goes on from its last inner solution, also from round to round; what is evaluated is θ.
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures:
+the inner problem is solved by plain gradient steps with rates of its own, which the run's schedule
+multiplies (the run's rate and momentum are not used); θ goes on from its last inner solution, also
+from round to round; what is evaluated is θ.
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,9 @@ from ..core import (
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    about = About("pFedMe", "Dinh et al.", 2020, travels="the model", private="data, own model", cost="K")
+    about = About(
+        "pFedMe", "Dinh et al.", 2020, travels="the model", private="data, own model", cost="K"
+    )
     personal: ClassVar[bool] = True
 
     penalty: Positive = 15.0  # λ
@@ -53,10 +57,18 @@ class PFedMe(Algorithm):
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
             for _ in range(self.inner_steps):  # θ ≈ argmin f(θ) + λ/2 ‖θ - w‖²
-                theta = _stepped(theta, client.grad(client.loss, theta, batch), w, self.penalty, self.inner_lr * decay)
+                theta = _stepped(
+                    theta,
+                    client.grad(client.loss, theta, batch),
+                    w,
+                    self.penalty,
+                    self.inner_lr * decay,
+                )
             seen = tree.subset(client.model.snapshot(), client.model.buffer_names)
             rate = self.outer_lr * decay * self.penalty
-            moved = {name: w[name] - rate * (w[name] - theta[name]) for name in client.model.weight_names}
+            moved = {
+                name: w[name] - rate * (w[name] - theta[name]) for name in client.model.weight_names
+            }
             return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
@@ -70,7 +82,9 @@ class PFedMe(Algorithm):
         return client.probabilities(state["own"], examples)
 
 
-def _stepped(theta: Params, grads: dict[str, Any], w: Params, penalty: float, rate: float) -> Params:
+def _stepped(
+    theta: Params, grads: dict[str, Any], w: Params, penalty: float, rate: float
+) -> Params:
     """A gradient step on f(θ) + λ/2 ‖θ - w‖²; buffers stay."""
     return {
         name: value - rate * (grads[name] + penalty * (value - w[name])) if name in grads else value

@@ -1,8 +1,17 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
-from . import clustering, gaussian, mixture, tree
+from . import tree
 from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
-from .client import Batch, Client, ClientId, Examples, ModelId, Scale, batches_per_epoch, weighted_loss
+from .client import (
+    Batch,
+    Client,
+    ClientId,
+    Examples,
+    ModelId,
+    Scale,
+    batches_per_epoch,
+    weighted_loss,
+)
 from .cohort import Cohort, Replies
 from .errors import (
     CheckpointError,
@@ -16,7 +25,16 @@ from .errors import (
 from .model import Model, Params, encoder_and_head
 from .optim import Training
 from .random import Key
-from .settings import Count, CountOrZero, Fraction, NonNegative, Positive, Probability, Settings, Share
+from .settings import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
+    Settings,
+    Share,
+)
 from .tree import Tree, Weighted, weighted
 
 __all__ = [
@@ -56,10 +74,7 @@ __all__ = [
     "WorkerError",
     "batches_per_epoch",
     "client_step",
-    "clustering",
     "encoder_and_head",
-    "gaussian",
-    "mixture",
     "tree",
     "weighted",
     "weighted_loss",

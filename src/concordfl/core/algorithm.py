@@ -1,7 +1,8 @@
 """The contract of a federated method: one frozen dataclass with client steps and rounds.
 
-A client step is `(client, state, message) -> (state, reply)` and runs where the data are. A round is
-`(server, cohort) -> server` and reaches clients only through their steps. State, messages and replies are trees.
+A client step is `(client, state, message) -> (state, reply)` and runs where the data are. A round
+is `(server, cohort) -> server` and reaches clients only through their steps. State, messages and
+replies are trees.
 """
 
 from abc import ABC, abstractmethod
@@ -43,10 +44,11 @@ class Task(NamedTuple):
 class Stage(NamedTuple):
     """A part of a method's schedule: `play` is called once per round.
 
-    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; if it is `required`, one that
-    does not answer is left out until it has answered in such a stage. One that `prepares` is not evaluated: there is nothing
-    yet to predict with. `first_round` is where the stage's own count of rounds, on which the random keys and the learning rate
-    depend, begins.
+    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; if
+    it is `required`, one that does not answer is left out until it has answered in such a stage.
+    One that `prepares` is not evaluated: there is nothing yet to predict with. `first_round` is
+    where the stage's own count of rounds, on which the random keys and the learning rate depend,
+    begins.
     """
 
     name: str
@@ -86,11 +88,14 @@ class Algorithm(Settings, ABC):
 
     about: ClassVar[About]
     personal: ClassVar[bool] = False  # whether clients predict with something of their own
-    accepts_new_clients: ClassVar[bool] = True  # whether there is a rule for clients that were not in training
-    public_state: ClassVar[frozenset[str]] = frozenset()  # entries of a client's state that only repeat what it has sent
+    # whether there is a rule for clients that were not in training
+    accepts_new_clients: ClassVar[bool] = True
+    # entries of a client's state that only repeat what it has sent
+    public_state: ClassVar[frozenset[str]] = frozenset()
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     classifies: ClassVar[bool] = True  # whether it predicts labels
-    pools_data: ClassVar[bool] = False  # whether all training data are pooled first: no federation, for comparison only
+    # whether all training data are pooled first: no federation, for comparison only
+    pools_data: ClassVar[bool] = False
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         """The network to train; methods that need further layers add them here."""
@@ -112,7 +117,9 @@ class Algorithm(Settings, ABC):
         raise SettingError(f"{type(self).__name__} must define `round` or `stages`")
 
     def ready(self, server: Tree) -> bool:
-        """Whether there is something to predict with: not before a stage that prepares has been answered."""
+        """Whether there is something to predict with: not before a stage that prepares has been
+        answered.
+        """
         return True
 
     def message(self, server: Tree, client_id: ClientId | None) -> Tree:
@@ -120,24 +127,37 @@ class Algorithm(Settings, ABC):
         return server
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        """The state to predict with: used once, then discarded. `new` for a client that was not in training."""
+        """The state to predict with: used once, then discarded. `new` for a client that was not in
+        training.
+        """
         return state
 
     def tuned(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
-        """What a client that was not in training predicts with if it may tune it; as received if methods have other rules."""
+        """What a client that was not in training predicts with if it may tune it; as received if
+        methods have other rules.
+        """
         return message
 
     @abstractmethod
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities."""
 
-    def likelihood(self, client: Client, state: Tree | None, message: Tree, examples: Examples) -> Likelihood:
-        """How likely examples are at a client in `state`, or, if that is None, anywhere. Of methods with `scores_samples`."""
+    def likelihood(
+        self, client: Client, state: Tree | None, message: Tree, examples: Examples
+    ) -> Likelihood:
+        """How likely examples are at a client in `state`, or, if that is None, anywhere.
+
+        Of methods with `scores_samples`.
+        """
         raise SettingError(f"{type(self).__name__} does not model p(x)")
 
     def deployed(self, server: Tree) -> dict[str, Tensor]:
-        """What is saved as the run's model: by default all tensors of the server's state, by their dotted names."""
-        return {name: leaf for name, leaf in tree.flatten(server).items() if isinstance(leaf, Tensor)}
+        """What is saved as the run's model: by default all tensors of the server's state, by their
+        dotted names.
+        """
+        return {
+            name: leaf for name, leaf in tree.flatten(server).items() if isinstance(leaf, Tensor)
+        }
 
     def describe(self, server: Tree) -> dict[str, Any]:
         """For the records only: what is worth knowing of the server's state."""

@@ -21,7 +21,9 @@ EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
 
 
 class Batch(NamedTuple):
-    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their places in the data (B,)."""
+    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their places
+    in the data (B,).
+    """
 
     x: Tensor
     y: Tensor
@@ -30,16 +32,21 @@ class Batch(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Mean and deviation of every channel (C, 1, 1), of images whose pixels are to be standardised."""
+    """Mean and deviation of every channel (C, 1, 1) of images that are standardised."""
 
     mean: Tensor
     deviation: Tensor
 
 
 class Examples:
-    """Labelled examples of one client. Images are kept as they come (N, H, W, C), uint8 as 0..255."""
+    """Labelled examples of one client.
 
-    def __init__(self, x: Tensor, y: Tensor, memo: dict[str, Any] | None = None, scale: Scale | None = None) -> None:
+    Images are kept as they come (N, H, W, C), uint8 as 0..255.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, memo: dict[str, Any] | None = None, scale: Scale | None = None
+    ) -> None:
         self.x, self.y, self.scale = x, y, scale
         self._memo: dict[str, Any] = {} if memo is None else memo
 
@@ -56,13 +63,21 @@ class Examples:
             x = x.permute(0, 3, 1, 2)
         if x.dtype == torch.uint8:
             x = x.float().div_(255)
-            return x if self.scale is None or not scaled else x.sub_(self.scale.mean).div_(self.scale.deviation)
-        return x.clone() if isinstance(index, slice) else x  # a network may begin with an operation in place
+            return (
+                x
+                if self.scale is None or not scaled
+                else x.sub_(self.scale.mean).div_(self.scale.deviation)
+            )
+        return (
+            x.clone() if isinstance(index, slice) else x
+        )  # a network may begin with an operation in place
 
     def cached(self, name: str, compute: Callable[[], Any]) -> Any:
-        """`compute()`, once per client, split and process: for what is derived from published things, such as frozen features.
+        """`compute()`, once per client, split and process: for what is derived from published
+        things, such as frozen features.
 
-        A memo of the executor: never part of a state or a message, forgotten whenever something is published anew.
+        A memo of the executor: never part of a state or a message, forgotten whenever something is
+        published anew.
         """
         if name not in self._memo:
             self._memo[name] = compute()
@@ -104,11 +119,13 @@ class Client:
         return self._published(name)
 
     def label_counts(self, weight: Tensor | None = None) -> Tensor:
-        """(Y,) how often each label occurs, examples counted by `weight` (N,), in double precision."""
+        """(Y,) how often each label occurs, examples counted by `weight` (N,), as doubles."""
         weight = torch.ones(self.size, dtype=torch.float64) if weight is None else weight.double()
-        return torch.zeros(self.num_classes, dtype=torch.float64).index_add_(0, self.examples.y, weight)
+        return torch.zeros(self.num_classes, dtype=torch.float64).index_add_(
+            0, self.examples.y, weight
+        )
 
-    # --- forward passes over all examples: eval mode, no gradient ---------------------------------------------------
+    # --- forward passes over all examples: eval mode, no gradient ---------------------------------
 
     def logits(self, params: Params, examples: Examples | None = None) -> Tensor:
         """(N, Y) logits of `examples`, by default this client's own."""
@@ -123,7 +140,9 @@ class Client:
         examples = self.examples if examples is None else examples
         return F.cross_entropy(self.logits(params, examples), examples.y, reduction="none")
 
-    def losses_each(self, models: Mapping[ModelId, Params], examples: Examples | None = None) -> Tensor:
+    def losses_each(
+        self, models: Mapping[ModelId, Params], examples: Examples | None = None
+    ) -> Tensor:
         """(N, K) cross-entropy of each example under each model."""
         return torch.stack([self.losses(params, examples) for params in models.values()], dim=1)
 
@@ -135,20 +154,28 @@ class Client:
         """`function` of the inputs, in large batches, the results joined on the CPU."""
         examples = self.examples if examples is None else examples
         starts = range(0, max(len(examples), 1), EVALUATION_BATCH)
-        return torch.cat([function(examples.inputs(slice(at, at + EVALUATION_BATCH))).cpu() for at in starts])
+        return torch.cat(
+            [function(examples.inputs(slice(at, at + EVALUATION_BATCH))).cpu() for at in starts]
+        )
 
-    # --- training -------------------------------------------------------------------------------------------------
+    # --- training ---------------------------------------------------------------------------------
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Cross-entropy weighted by example and divided by the batch size, with or without weights."""
-        return weighted_loss(F.cross_entropy(self.model.logits(params, batch.x), batch.y, reduction="none"), batch)
+        """Cross-entropy weighted by example, divided by the batch size with or without weights."""
+        return weighted_loss(
+            F.cross_entropy(self.model.logits(params, batch.x), batch.y, reduction="none"), batch
+        )
 
     def grad(self, loss: Callable[[Params, Batch], Tensor], params: Params, batch: Batch) -> Params:
-        """The gradient of `loss` at `params` in train mode, by weight name; buffers are left alone."""
+        """The gradient of `loss` at `params` in train mode, by weight name, without buffers."""
         keyed = nullcontext() if self._folding else self._key.child("grad", "layers").torch_global()
         with keyed, self.model.trained(params) as (live, trainable):
-            grads = torch.autograd.grad(loss(live, batch), trainable, allow_unused=True, materialize_grads=True)
-        return dict(zip(self.model.weight_names, (grad.contiguous().cpu() for grad in grads), strict=True))
+            grads = torch.autograd.grad(
+                loss(live, batch), trainable, allow_unused=True, materialize_grads=True
+            )
+        return dict(
+            zip(self.model.weight_names, (grad.contiguous().cpu() for grad in grads), strict=True)
+        )
 
     def fold(
         self,
@@ -161,11 +188,15 @@ class Client:
         steps: int | None = None,
         purpose: str = "fit",
     ) -> Carry:
-        """`carry = update(carry, batch)` over shuffled mini-batches: `epochs` passes, or exactly `steps` batches."""
+        """`carry = update(carry, batch)` over shuffled mini-batches: `epochs` passes, or exactly
+        `steps` batches.
+        """
         outer, self._folding = self._folding, True
         try:
             with self._key.child(purpose, "layers").torch_global():
-                for batch in self._batches(self.examples if data is None else data, weight, epochs, steps, purpose):
+                for batch in self._batches(
+                    self.examples if data is None else data, weight, epochs, steps, purpose
+                ):
                     carry = update(carry, batch)
         finally:
             self._folding = outer
@@ -185,18 +216,31 @@ class Client:
     ) -> Params:
         """Parameters trained from `params` on `loss(params, batch)`, by default `self.loss`.
 
-        `weight` (N,) weighs the examples, `only` names the parameters to change. The optimizer's state starts anew.
+        `weight` (N,) weighs the examples, `only` names the parameters to change. The optimizer's
+        state starts anew.
         """
         loss = self.loss if loss is None else loss
         optimizer, rate = self.training.make_optimizer(), self.training.rate(self.round)
         with self.model.trained(params, only) as (live, trainable):
 
             def descend(state: Any, batch: Batch) -> Any:
-                grads = list(torch.autograd.grad(loss(live, batch), trainable, allow_unused=True, materialize_grads=True))
+                grads = list(
+                    torch.autograd.grad(
+                        loss(live, batch), trainable, allow_unused=True, materialize_grads=True
+                    )
+                )
                 return optimizer.update(trainable, grads, state, rate)
 
             start = optimizer.init(trainable)
-            self.fold(descend, start, data=data, weight=weight, epochs=epochs, steps=steps, purpose=purpose)
+            self.fold(
+                descend,
+                start,
+                data=data,
+                weight=weight,
+                epochs=epochs,
+                steps=steps,
+                purpose=purpose,
+            )
             return self.model.snapshot()
 
     def descend(
@@ -209,20 +253,35 @@ class Client:
         steps: int | None = None,
         purpose: str = "descend",
     ) -> Params:
-        """`fit` for tensors that are no parameters of the model, such as a head on frozen features."""
+        """`fit` for tensors that are not the model's, such as a head on frozen features."""
         optimizer, rate = self.training.make_optimizer(), self.training.rate(self.round)
-        live = {name: value.to(self.model.device, copy=True).requires_grad_() for name, value in values.items()}
+        live = {
+            name: value.to(self.model.device, copy=True).requires_grad_()
+            for name, value in values.items()
+        }
         trainable = list(live.values())
 
         def update(state: Any, batch: Batch) -> Any:
             grads = list(torch.autograd.grad(loss(live, batch), trainable))
             return optimizer.update(trainable, grads, state, rate)
 
-        self.fold(update, optimizer.init(trainable), data=data, epochs=epochs, steps=steps, purpose=purpose)
+        self.fold(
+            update,
+            optimizer.init(trainable),
+            data=data,
+            epochs=epochs,
+            steps=steps,
+            purpose=purpose,
+        )
         return {name: value.detach().cpu() for name, value in live.items()}
 
     def _batches(
-        self, data: Examples, weight: Tensor | None, epochs: int | None, steps: int | None, purpose: str
+        self,
+        data: Examples,
+        weight: Tensor | None,
+        epochs: int | None,
+        steps: int | None,
+        purpose: str,
     ) -> Iterator[Batch]:
         size, batch_size, device = len(data), self.training.batch_size, self.model.device
         per_epoch = batches_per_epoch(size, batch_size, self.model)
@@ -237,11 +296,18 @@ class Client:
             if self.model.needs_pairs and len(index) == 1:
                 index = index.repeat(2)  # all there is: seen twice
             chosen = None if weight is None else weight.index_select(0, index).to(device)
-            yield Batch(data.inputs(index).to(device), data.y.index_select(0, index).to(device), chosen, index)
+            yield Batch(
+                data.inputs(index).to(device),
+                data.y.index_select(0, index).to(device),
+                chosen,
+                index,
+            )
 
 
 def batches_per_epoch(size: int, batch_size: int, model: Model) -> int:
-    """A single last example joins the batch before it where the model needs batch statistics, which it alone has not."""
+    """A single last example joins the batch before it where the model needs batch statistics, which
+    it alone has not.
+    """
     alone = model.needs_pairs and size > 1 and size % batch_size == 1
     return -(-size // batch_size) - int(alone)
 

@@ -1,6 +1,6 @@
 """The exceptions of concordfl.
 
-ConcordError              whatever concordfl refuses or cannot do; the command line prints it in one line
+ConcordError              what concordfl refuses or cannot do; the command line prints one line
 ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
 ├── DataError             data are missing, damaged, or do not fit the rule they must keep
 ├── CheckpointError       a run directory cannot be read, or holds another run

@@ -1,9 +1,10 @@
 """Model: an `nn.Module` seen as functions of its parameters.
 
-*Params* are a flat dict: all parameters and all floating-point buffers of the module, by their dotted names. The module
-itself is only a place to compute: `fit` trains one resident copy in place, every other forward pass runs a second one in eval
-mode. Values are copied in and out; that costs far less than `torch.func` (9-40% on a small network) and keeps the channels-last
-layout, and so the bits, of every computation the same.
+*Params* are a flat dict: all parameters and all floating-point buffers of the module, by their
+dotted names. The module itself is only a place to compute: `fit` trains one resident copy in place,
+every other forward pass runs a second one in eval mode. Values are copied in and out; that costs
+far less than `torch.func` (9-40% on a small network) and keeps the channels-last layout, and so the
+bits, of every computation the same.
 """
 
 import copy
@@ -32,9 +33,10 @@ def unchanged(module: nn.Module) -> nn.Module:
 class Model:
     """A network whose parameters are passed in, never kept.
 
-    `build(num_classes)` must return a new `nn.Module` each time; it is called with torch's generator seeded, so that
-    `init(seed, index)` is the network's own initialisation. `extend` is the algorithm's `network` hook: what it adds draws
-    from a key of its own, so the rest starts exactly as it would without it.
+    `build(num_classes)` must return a new `nn.Module` each time; it is called with torch's
+    generator seeded, so that `init(seed, index)` is the network's own initialisation. `extend` is
+    the algorithm's `network` hook: what it adds draws from a key of its own, so the rest starts
+    exactly as it would without it.
     """
 
     def __init__(
@@ -49,10 +51,14 @@ class Model:
         self._eval = copy.deepcopy(self._train).eval()
         self._live = _tensors(self._train)
         self._eval_live = _tensors(self._eval)
-        self._loaded: Params | None = None  # what the second module holds: trees are values, so identity is enough
+        # what the second module holds: trees are values, so identity is enough
+        self._loaded: Params | None = None
         self._training = False
-        # Integer buffers, such as the number of batches seen, are no parameters: every training begins with them anew.
-        self._counters = [(b, b.clone()) for b in self._train.buffers() if not b.is_floating_point()]
+        # Integer buffers, such as the number of batches seen, are no parameters: every training
+        # begins with them anew.
+        self._counters = [
+            (b, b.clone()) for b in self._train.buffers() if not b.is_floating_point()
+        ]
         self.weight_names = tuple(name for name, _ in module.named_parameters())
         self.buffer_names = tuple(name for name in self._live if name not in set(self.weight_names))
 
@@ -65,7 +71,7 @@ class Model:
         with key.child("extension").torch_global():
             return self._extend(module)
 
-    # --- parameters -----------------------------------------------------------------------------------------------
+    # --- parameters -------------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,7 +82,10 @@ class Model:
         return sum(self._live[name].numel() for name in self.weight_names)
 
     def init(self, seed: int, index: int = 0) -> Params:
-        """Fresh parameters. Index 0 is where FedAvg starts; other indices give the other models of a mixture."""
+        """Fresh parameters.
+
+        Index 0 is where FedAvg starts; other indices give the other models of a mixture.
+        """
         return {
             name: value.detach().clone().contiguous()
             for name, value in _tensors(self._new_module(Key(seed, "init", index))).items()
@@ -97,8 +106,14 @@ class Model:
 
     @property
     def normalisation_names(self) -> tuple[str, ...]:
-        """Parameters and running statistics of normalisation layers, found by type wherever they stand."""
-        found = [prefix for prefix, part in self._train.named_modules() if isinstance(part, NORMALISATION)]
+        """Parameters and running statistics of normalisation layers, found by type wherever they
+        stand.
+        """
+        found = [
+            prefix
+            for prefix, part in self._train.named_modules()
+            if isinstance(part, NORMALISATION)
+        ]
         return tuple(name for prefix in found for name in self._names_under(prefix))
 
     @cached_property
@@ -109,7 +124,7 @@ class Model:
     def _names_under(self, prefix: str) -> tuple[str, ...]:
         return tuple(name for name in self.names if name.startswith(prefix + "."))
 
-    # --- forward passes -------------------------------------------------------------------------------------------
+    # --- forward passes ---------------------------------------------------------------------------
 
     def logits(self, params: Params, inputs: Tensor) -> Tensor:
         return self.call(params, inputs)
@@ -121,14 +136,18 @@ class Model:
     def call(self, params: Params, inputs: Tensor, part: str | None = None) -> Tensor:
         """The output of the module, or of one of its parts, at `params`.
 
-        Inside `fit`, its own live parameters run the resident module directly, with gradients. Any others run the second
-        module, in eval mode; those computed from live ones (a mixture, say) keep their gradients.
+        Inside `fit`, its own live parameters run the resident module directly, with gradients. Any
+        others run the second module, in eval mode; those computed from live ones (a mixture, say)
+        keep their gradients.
         """
         if params is self._live:
             return cast(Tensor, _part(self._train, part)(inputs))
         if torch.is_grad_enabled() and any(value.requires_grad for value in params.values()):
             buffers = {name: params[name].clone() for name in self.buffer_names}
-            return cast(Tensor, functional_call(_Part(self._eval, part), _under("whole", params | buffers), inputs))
+            return cast(
+                Tensor,
+                functional_call(_Part(self._eval, part), _under("whole", params | buffers), inputs),
+            )
         if params is not self._loaded:
             # A part may be given its own parameters alone.
             _copy(params, self._eval_live if part is None else tree.subset(self._eval_live, params))
@@ -137,17 +156,23 @@ class Model:
             return cast(Tensor, _part(self._eval, part)(inputs.to(self.device)))
 
     @contextmanager
-    def trained(self, params: Params, only: Collection[str] | None = None) -> Iterator[tuple[Params, list[Tensor]]]:
-        """The resident module at `params`, ready to be trained: its live parameters, and those of them to be changed.
+    def trained(
+        self, params: Params, only: Collection[str] | None = None
+    ) -> Iterator[tuple[Params, list[Tensor]]]:
+        """The resident module at `params`, ready to be trained: its live parameters, and those of
+        them to be changed.
 
-        Layers with nothing to train are in eval mode, so that frozen normalisation layers keep their statistics.
+        Layers with nothing to train are in eval mode, so that frozen normalisation layers keep
+        their statistics.
         """
         names = set(self.names if only is None else only)
         unknown = names - set(self.names)
         if unknown:
             raise SettingError(f"`only` must name parameters of the model, got {sorted(unknown)}")
         if self._training:
-            raise SettingError("a model can be trained by one `fit` or `grad` at a time, got one inside another")
+            raise SettingError(
+                "a model can be trained by one `fit` or `grad` at a time, got one inside another"
+            )
         _copy(params, self._live)
         with torch.no_grad():
             for buffer, start in self._counters:
@@ -167,7 +192,10 @@ class Model:
 
     def snapshot(self) -> Params:
         """A copy of the resident module's parameters."""
-        return {name: value.detach().clone(memory_format=torch.contiguous_format).cpu() for name, value in self._live.items()}
+        return {
+            name: value.detach().clone(memory_format=torch.contiguous_format).cpu()
+            for name, value in self._live.items()
+        }
 
     def module(self, params: Params) -> nn.Module:
         """A stand-alone copy of the network at `params`, in eval mode: what a user deploys."""
@@ -180,12 +208,16 @@ def encoder_and_head(module: nn.Module, method: str) -> tuple[nn.Module, nn.Line
     """The two parts of a network; a method that needs them refuses any other."""
     encoder, head = getattr(module, "encoder", None), getattr(module, "head", None)
     if not isinstance(encoder, nn.Module) or not isinstance(head, nn.Linear):
-        raise SettingError(f"{method} needs a model with an encoder and a linear head, got {type(module).__name__}")
+        raise SettingError(
+            f"{method} needs a model with an encoder and a linear head, got {type(module).__name__}"
+        )
     return encoder, head
 
 
 def _tensors(module: nn.Module) -> Params:
-    """Parameters and floating-point buffers; integer buffers such as `num_batches_tracked` are bookkeeping."""
+    """Parameters and floating-point buffers; integer buffers such as `num_batches_tracked` are
+    bookkeeping.
+    """
     buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
     return dict(module.named_parameters()) | buffers
 
@@ -197,7 +229,9 @@ def _copy(source: Params, target: Params) -> None:
 
 
 def _is_trained(prefix: str, part: nn.Module, names: Collection[str]) -> bool:
-    """Whether a layer is in train mode: it has something to train, or it has nothing but stands beside what is trained."""
+    """Whether a layer is in train mode: it has something to train, or it has nothing but stands
+    beside what is trained.
+    """
     own = [*dict(part.named_parameters(recurse=False)), *dict(part.named_buffers(recurse=False))]
     if own:
         return any((f"{prefix}.{name}" if prefix else name) in names for name in own)
@@ -210,7 +244,10 @@ def _part(module: nn.Module, part: str | None) -> nn.Module:
         return module
     found = getattr(module, part, None)
     if not isinstance(found, nn.Module):
-        raise SettingError(f"this method needs a model with a part called {part!r}, got {type(module).__name__} without one")
+        raise SettingError(
+            f"this method needs a model with a part called {part!r}, got {type(module).__name__} "
+            "without one"
+        )
     return found
 
 

@@ -1,7 +1,8 @@
 """Optimizers as (init, update) pairs and learning-rate schedules as functions of the round.
 
-The arithmetic is PyTorch's own functional form (`torch.optim.sgd.sgd`, `torch.optim.adam.adam`); what is ours is that the
-optimizer's state is a value that `update` is handed and hands back. Parameters are overwritten in place, for speed.
+The arithmetic is PyTorch's own functional form (`torch.optim.sgd.sgd`, `torch.optim.adam.adam`);
+what is ours is that the optimizer's state is a value that `update` is handed and hands back.
+Parameters are overwritten in place, for speed.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,9 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
         return [None] * len(params)
 
     @torch.no_grad()
-    def update(params: list[Tensor], grads: list[Tensor], state: list[Tensor | None], lr: float) -> list[Tensor | None]:
+    def update(
+        params: list[Tensor], grads: list[Tensor], state: list[Tensor | None], lr: float
+    ) -> list[Tensor | None]:
         torch_sgd(
             params,
             grads,
@@ -54,7 +57,9 @@ class AdamState(NamedTuple):
     steps: list[Tensor]
 
 
-def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
+def adam(
+    beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0
+) -> Optimizer:
     def init(params: list[Tensor]) -> AdamState:
         def zeros() -> list[Tensor]:
             return [torch.zeros_like(param) for param in params]
@@ -84,7 +89,7 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_dec
     return Optimizer(init, update)
 
 
-# --- schedules --------------------------------------------------------------------------------------------------------
+# --- schedules ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

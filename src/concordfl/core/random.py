@@ -1,7 +1,7 @@
 """Keyed randomness: every draw is a pure function of its key, so there is no random state to save.
 
-A key is a path of parts, usually (seed, stage's own round, client name, purpose, epoch). Two keys that differ in any part
-give independent draws; the same key gives the same draw in every process.
+A key is a path of parts, usually (seed, stage's own round, client name, purpose, epoch). Two keys
+that differ in any part give independent draws; the same key gives the same draw in every process.
 
 >>> Key(0, "shuffle").permutation(5).tolist() == Key(0, "shuffle").permutation(5).tolist()
 True
@@ -35,7 +35,9 @@ class Key:
     @property
     def number(self) -> int:
         """128 bits that depend on every part (and on its type: 1 and "1" differ)."""
-        return int.from_bytes(hashlib.blake2b(json.dumps(self.parts).encode(), digest_size=16).digest(), "little")
+        return int.from_bytes(
+            hashlib.blake2b(json.dumps(self.parts).encode(), digest_size=16).digest(), "little"
+        )
 
     def numpy(self) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64(self.number))
@@ -54,9 +56,12 @@ class Key:
 
     @contextmanager
     def torch_global(self) -> Iterator[None]:
-        """Inside, torch's global generator is seeded from this key (initialisers, drop-out); outside, it is untouched."""
+        """Inside, torch's global generator is seeded from this key (initialisers, drop-out);
+        outside, it is untouched.
+        """
         generators = [torch.default_generator, *_accelerator_generators()]
-        # Generator by generator: torch.manual_seed formats a traceback for every kind of accelerator that is not there.
+        # Generator by generator: torch.manual_seed formats a traceback for every kind of
+        # accelerator that is not there.
         before = [generator.get_state() for generator in generators]
         for generator in generators:
             generator.manual_seed(self.number % 2**63)

@@ -4,7 +4,8 @@
     class FedProx(FedAvg):
         mu: NonNegative = 0.01
 
-`FedProx(mu=-1.0)` raises `SettingError: mu must be >= 0, got -1.0`, and so does `mu = -1.0` in a run file.
+`FedProx(mu=-1.0)` raises `SettingError: mu must be >= 0, got -1.0`, and so does `mu = -1.0` in a
+run file.
 """
 
 import difflib
@@ -61,9 +62,13 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str = "") -> Self:
-        """Built from a TOML table; a key that is not a field is refused with the nearest one that is."""
+        """Built from a TOML table; a key that is not a field is refused with the nearest one that
+        is.
+        """
         check_keys(table, [field.name for field in fields(cls)], where)
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        values = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
         try:
             return cls(**values)
         except TypeError as error:  # a required field was left out
@@ -92,7 +97,9 @@ def check_keys(table: Mapping[str, Any], known: Iterable[str], where: str = "") 
     known = list(known)
     for key in table:
         if key not in known:
-            raise SettingError(f"unknown key {f'{where}.{key}' if where else key!r}{nearest(key, known)}")
+            raise SettingError(
+                f"unknown key {f'{where}.{key}' if where else key!r}{nearest(key, known)}"
+            )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

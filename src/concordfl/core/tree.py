@@ -1,6 +1,7 @@
 """Trees: dicts, lists, tuples and NamedTuples whose leaves are tensors, numbers, strings or None.
 
-Parameters, client states, messages and replies are all trees. They are values: nothing here changes its arguments.
+Parameters, client states, messages and replies are all trees. They are values: nothing here changes
+its arguments.
 
 >>> add({"a": torch.ones(2)}, {"b": 1.0})
 {'a': tensor([1., 1.]), 'b': 1.0}
@@ -60,7 +61,9 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
 def add(left: Tree, right: Tree) -> Tree:
     """The sum of two trees. Dicts give the union of their keys; an absent key counts as zero."""
     if isinstance(left, dict):
-        total = {key: add(value, right[key]) if key in right else value for key, value in left.items()}
+        total = {
+            key: add(value, right[key]) if key in right else value for key, value in left.items()
+        }
         return total | {key: value for key, value in right.items() if key not in left}
     if left is None and right is None:
         return None
@@ -70,7 +73,7 @@ def add(left: Tree, right: Tree) -> Tree:
 
 
 def total(trees: Sequence[Tree]) -> Tree:
-    """The sum of several trees, along the binary tree along which executors add: neighbours first."""
+    """The sum of several trees, along the binary tree that executors use: neighbours first."""
     parts = list(trees)
     while len(parts) > 1:
         pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
@@ -109,7 +112,7 @@ def sq_dist(left: Tree, right: Tree) -> Tensor:
 
 
 def num_bytes(tree: Tree) -> int:
-    """Bytes of the leaves: tensors by their size, numbers 8, strings by their length, None nothing."""
+    """Bytes of the leaves: tensors and strings by their size, numbers 8, None nothing."""
     total = 0
     for leaf in leaves(tree):
         if isinstance(leaf, Tensor):
@@ -125,7 +128,8 @@ def is_finite(tree: Tree) -> bool:
     """Whether no leaf holds a NaN or an infinity."""
     for leaf in leaves(tree):
         if isinstance(leaf, Tensor):
-            # A sum is finite only if all parts are; the exact look is needed where a finite sum overflows.
+            # A sum is finite only if all parts are; the exact look is needed where a finite sum
+            # overflows.
             if leaf.is_floating_point() and not leaf.sum().isfinite() and not leaf.isfinite().all():
                 return False
         elif isinstance(leaf, float) and not math.isfinite(leaf):
@@ -134,9 +138,11 @@ def is_finite(tree: Tree) -> bool:
 
 
 def normal(tree: Tree) -> Tree:
-    """The same values in the form in which `unpack` gives them: no gradients, on the CPU, in the default memory layout.
+    """The same values in the form in which `unpack` gives them: no gradients, on the CPU, in the
+    default memory layout.
 
-    Kernels may add in another order where the layout is another one; in this form all executors see the same bits.
+    Kernels may add in another order where the layout is another one; in this form all executors see
+    the same bits.
     """
     if isinstance(tree, Tensor):
         return tree.detach().cpu().contiguous()
@@ -170,14 +176,18 @@ def weighted(tree: Tree, weight: float) -> Weighted:
     return Weighted(scale(tree, float(weight)), float(weight))
 
 
-# --- bytes: one serialisation for checkpoints, worker pipes, the wire and hashes -------------------------------------
+# --- bytes: one serialisation for checkpoints, worker pipes, the wire and hashes ------------------
 
 
 def pack(tree: Tree) -> bytes:
-    """Bytes that `unpack` turns back into the same tree: safetensors, with the structure as its one metadata entry."""
+    """Bytes that `unpack` turns back into the same tree: safetensors, with the structure as its one
+    metadata entry.
+    """
     tensors: dict[str, Tensor] = {}
     structure = _describe(tree, tensors)
-    return safetensors.torch.save(_apart(tensors), {"tree": json.dumps(structure, separators=(",", ":"))})
+    return safetensors.torch.save(
+        _apart(tensors), {"tree": json.dumps(structure, separators=(",", ":"))}
+    )
 
 
 def unpack(data: bytes) -> Tree:
@@ -204,7 +214,9 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _describe(tree: Tree, tensors: dict[str, Tensor]) -> Any:
-    """The JSON form of a tree's structure; its tensors are put into `tensors` under running numbers."""
+    """The JSON form of a tree's structure; its tensors are put into `tensors` under running
+    numbers.
+    """
     if isinstance(tree, Tensor):
         name = str(len(tensors))
         tensors[name] = tree.detach().cpu().contiguous()
@@ -222,7 +234,9 @@ def _describe(tree: Tree, tensors: dict[str, Tensor]) -> Any:
 def _plain(leaf: Any) -> Any:
     # The exact types: a numpy number is a float too, and would come back as another type.
     if leaf is not None and type(leaf) not in (bool, int, float, str):
-        raise TypeError(f"a tree's leaves must be tensors, numbers, strings or None, got {type(leaf).__name__}")
+        raise TypeError(
+            f"a tree's leaves must be tensors, numbers, strings or None, got {type(leaf).__name__}"
+        )
     return leaf
 
 

@@ -20,8 +20,10 @@ class Dataset(NamedTuple):
     train: Arrays
     test: Arrays
     num_classes: int
-    owners: np.ndarray | None = None  # (N,) who made each training example, for the natural partition
-    coarse: np.ndarray | None = None  # (Y,) the coarse label of each class, for the partition pachinko
+    # (N,) who made each training example, for the natural partition
+    owners: np.ndarray | None = None
+    # (Y,) the coarse label of each class, for the partition pachinko
+    coarse: np.ndarray | None = None
     classes: tuple[str, ...] = ()  # names of the classes, where they have any
     features: tuple[str, ...] = ()  # names of the features, where they have any
 
@@ -35,7 +37,9 @@ class Remote(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A form in which a data set may lie on disk: the files that show it is there, and how to read their folder."""
+    """A form in which a data set may lie on disk: the files that show it is there, and how to read
+    their folder.
+    """
 
     files: tuple[str, ...]
     read: Callable[[Path], Dataset]
@@ -49,10 +53,12 @@ class Source(Settings, ABC):
     home: ClassVar[tuple[Remote, ...]] = ()  # what `concordfl data get` fetches
     advice: ClassVar[str] = ""  # how else to get it
 
-    without: tuple[CountOrZero, ...] | None = None  # labels to leave out, of training and of test examples
+    # labels to leave out, of training and of test examples
+    without: tuple[CountOrZero, ...] | None = None
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
-    standardise: bool = False  # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
+    # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
+    standardise: bool = False
 
     @abstractmethod
     def read(self, key: Key) -> Dataset:
@@ -66,11 +72,15 @@ class Source(Settings, ABC):
         data = self.read(key)
         unknown = [label for label in self.without or () if label >= data.num_classes]
         if unknown:
-            raise SettingError(f"data.without must name labels below {data.num_classes}, got {unknown[0]}")
+            raise SettingError(
+                f"data.without must name labels below {data.num_classes}, got {unknown[0]}"
+            )
         train = _limited(self._kept(data.train), self.limit, key.child("limit"))
         test = _limited(self._kept(data.test), self.test_limit, key.child("test-limit"))
         if not len(train):
-            raise SettingError(f"data.without must leave examples to train on, got {list(self.without or ())}")
+            raise SettingError(
+                f"data.without must leave examples to train on, got {list(self.without or ())}"
+            )
         owners = None if data.owners is None else data.owners[train]
         return data._replace(train=data.train.take(train), test=data.test.take(test), owners=owners)
 
@@ -91,8 +101,19 @@ class FileSource(Source):
         form, folder = self.locate()
         try:
             return form.read(folder)
-        except (OSError, ValueError, EOFError, KeyError, IndexError, TypeError, zlib.error) as error:
-            raise DataError(f"data set {self.name!r} in {folder} must be whole, got {type(error).__name__}: {error}") from None
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            KeyError,
+            IndexError,
+            TypeError,
+            zlib.error,
+        ) as error:
+            raise DataError(
+                f"data set {self.name!r} in {folder} must be whole, got {type(error).__name__}: "
+                f"{error}"
+            ) from None
 
     def fingerprint(self) -> str:
         """The form's file, where it is not the first: a part of a data set is not the data set."""
@@ -109,7 +130,10 @@ class FileSource(Source):
                     return form, place
         looked = ", ".join(str(place) for place in places(self.name))
         advice = self.advice or f"`concordfl data get {self.name}`"
-        raise DataError(f"data set {self.name!r} must be on this machine, got none of its files in {looked}: {advice}")
+        raise DataError(
+            f"data set {self.name!r} must be on this machine, got none of its files in {looked}: "
+            f"{advice}"
+        )
 
 
 def places(name: str) -> list[Path]:

@@ -1,7 +1,8 @@
-"""Federation: the clients of a problem and their train, validation and test examples, in a few large tensors.
+"""Federation: the clients of a problem and their train, validation and test examples, in a few
+large tensors.
 
-All examples stand in one tensor, each client's splits one after the other, so that worker processes can share them without a
-copy per client.
+All examples stand in one tensor, each client's splits one after the other, so that worker processes
+can share them without a copy per client.
 """
 
 import itertools
@@ -41,9 +42,10 @@ class Arrays(NamedTuple):
 class Federation:
     """Participants, and held-out clients that only measure how well new clients are served.
 
-    `bounds[id]` are the four places in `x` and `y` between which the client's three splits lie. A held-out client's train
-    split is what it may adapt on. `groups[id]` names the true group of a client by the kind of difference, for instance
-    `{"concept": "reverse"}`. `later[id]` are the bounds that hold from a round on, where a client's data drift.
+    `bounds[id]` are the four places in `x` and `y` between which the client's three splits lie. A
+    held-out client's train split is what it may adapt on. `groups[id]` names the true group of a
+    client by the kind of difference, for instance `{"concept": "reverse"}`. `later[id]` are the
+    bounds that hold from a round on, where a client's data drift.
     """
 
     x: Tensor
@@ -54,7 +56,9 @@ class Federation:
     num_classes: int
     groups: Mapping[ClientId, Mapping[str, str]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
-    later: Mapping[ClientId, tuple[tuple[int, tuple[int, int, int, int]], ...]] = field(default_factory=dict)
+    later: Mapping[ClientId, tuple[tuple[int, tuple[int, int, int, int]], ...]] = field(
+        default_factory=dict
+    )
     scale: Scale | None = None  # of images that are standardised
 
     @classmethod
@@ -68,7 +72,9 @@ class Federation:
         later: Mapping[ClientId, Sequence[tuple[int, Sequence[Arrays]]]] | None = None,
         scale: Scale | None = None,
     ) -> "Federation":
-        """From (train, validation, test) arrays per client; `later` gives those that hold from a round on."""
+        """From (train, validation, test) arrays per client; `later` gives those that hold from a
+        round on.
+        """
         _check(participants, held_out, num_classes)
         parts: list[Arrays] = []
         ends = [0]
@@ -80,7 +86,10 @@ class Federation:
             return ends[-4], ends[-3], ends[-2], ends[-1]
 
         bounds = {id: place(splits) for id, splits in {**participants, **held_out}.items()}
-        drift = {id: tuple((start, place(splits)) for start, splits in phases) for id, phases in (later or {}).items()}
+        drift = {
+            id: tuple((start, place(splits)) for start, splits in phases)
+            for id, phases in (later or {}).items()
+        }
         return cls(
             x=torch.from_numpy(np.ascontiguousarray(np.concatenate([part.x for part in parts]))),
             y=torch.from_numpy(np.concatenate([part.y for part in parts]).astype(np.int64)),
@@ -105,7 +114,12 @@ class Federation:
         phase = self.phase(id, round)
         bounds = self.later[id][phase - 1][1] if phase else self.bounds[id]
         cuts = itertools.pairwise(bounds)
-        return Splits(*(Examples(self.x[start:stop], self.y[start:stop], scale=self.scale) for start, stop in cuts))
+        return Splits(
+            *(
+                Examples(self.x[start:stop], self.y[start:stop], scale=self.scale)
+                for start, stop in cuts
+            )
+        )
 
     def phase(self, id: ClientId, round: int) -> int:
         """How often the client's data have drifted up to `round`."""
@@ -133,28 +147,42 @@ class Federation:
             x=torch.cat([self.x, *(part.x for part in parts)]),
             y=torch.cat([self.y, *(part.y for part in parts)]),
             bounds={**self.bounds, POOLED: pooled[0]},
-            later={**self.later, POOLED: tuple(zip(rounds, pooled[1:], strict=True))} if rounds else self.later,
+            later={**self.later, POOLED: tuple(zip(rounds, pooled[1:], strict=True))}
+            if rounds
+            else self.later,
         )
 
 
 def _check(
-    participants: Mapping[ClientId, Sequence[Arrays]], held_out: Mapping[ClientId, Sequence[Arrays]], num_classes: int
+    participants: Mapping[ClientId, Sequence[Arrays]],
+    held_out: Mapping[ClientId, Sequence[Arrays]],
+    num_classes: int,
 ) -> None:
     if not participants:
         raise DataError("a federation must have at least one client, got none")
     twice = set(participants) & set(held_out)
     if twice:
-        raise DataError(f"a client must be either a participant or held out, got both for {sorted(twice)}")
+        raise DataError(
+            f"a client must be either a participant or held out, got both for {sorted(twice)}"
+        )
     shape = next(iter(participants.values()))[0].x.shape[1:]
     for id, splits in {**participants, **held_out}.items():
         for name, split in zip(SPLITS, splits, strict=True):
             where = f"client {id!r}, {name} split"
             if len(split.x) != len(split.y):
-                raise DataError(f"{where}: x and y must be equally long, got {len(split.x)} and {len(split.y)}")
+                raise DataError(
+                    f"{where}: x and y must be equally long, got {len(split.x)} and {len(split.y)}"
+                )
             if split.x.shape[1:] != shape:
-                raise DataError(f"{where}: examples must have the shape {shape} of the first client, got {split.x.shape[1:]}")
+                raise DataError(
+                    f"{where}: examples must have the shape {shape} of the first client, got "
+                    f"{split.x.shape[1:]}"
+                )
             if len(split.y) and (split.y.min() < 0 or split.y.max() >= num_classes):
-                raise DataError(f"{where}: labels must be in 0..{num_classes - 1}, got {split.y.min()}..{split.y.max()}")
+                raise DataError(
+                    f"{where}: labels must be in 0..{num_classes - 1}, got "
+                    f"{split.y.min()}..{split.y.max()}"
+                )
             if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
                 raise DataError(f"{where}: features must be finite, got NaN or infinity")
         if id in participants and not len(splits[0].y):

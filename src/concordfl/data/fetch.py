@@ -1,4 +1,6 @@
-"""Fetching data sets from their official homes: checked, resumed where broken off, never half a file under the final name."""
+"""Fetching data sets from their official homes: checked, resumed where broken off, never half a
+file under the final name.
+"""
 
 import hashlib
 import shutil
@@ -17,7 +19,9 @@ Told = Callable[[int, int | None], None]  # bytes so far, bytes in all where kno
 
 
 def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
-    """Bring one file into `folder` and unpack it if it is an archive; what is there and right is left alone."""
+    """Bring one file into `folder` and unpack it if it is an archive; what is there and right is
+    left alone.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -29,7 +33,10 @@ def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
         found = _digest(partial, remote.checksum)
         if found != remote.checksum:
             partial.unlink()
-            raise DataError(f"{remote.address} must have the checksum {remote.checksum}, got {found}: nothing was kept")
+            raise DataError(
+                f"{remote.address} must have the checksum {remote.checksum}, got {found}: nothing "
+                "was kept"
+            )
         partial.replace(target)
     if remote.unpack:
         _unpack(target, folder)
@@ -81,7 +88,7 @@ def _digest(path: Path, like: str) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Into a folder beside, then renamed entry by entry: a kill leaves no half-unpacked data set."""
+    """Into a folder beside, then renamed entry by entry: a kill leaves nothing half-unpacked."""
     temporary = folder / f".unpacking-{archive.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

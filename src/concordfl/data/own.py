@@ -1,7 +1,8 @@
-"""A user's own data: a folder with one file (or folder of images) per client, or one table with a client column.
+"""A user's own data: a folder with one file (or folder of images) per client, or one table with a
+client column.
 
-Labels may be any values, strings too; classes are their sorted distinct values over all clients. Nothing is guessed: what does
-not fit is one error that names the file and the rule.
+Labels may be any values, strings too; classes are their sorted distinct values over all clients.
+Nothing is guessed: what does not fit is one error that names the file and the rule.
 """
 
 import csv
@@ -41,9 +42,14 @@ class Own(NamedTuple):
 
 @dataclass(frozen=True)
 class Folder(Source):
-    """`folder = "my-clients/"`: a .npz or .csv file per client, or per client a folder of class folders of images."""
+    """`folder = "my-clients/"`: a .npz or .csv file per client, or per client a folder of class
+    folders of images.
+    """
 
-    about: ClassVar[str] = "your own data: a folder with a .npz or .csv per client, or class folders of images per client"
+    about: ClassVar[str] = (
+        "your own data: a folder with a .npz or .csv per client, or class folders of images per "
+        "client"
+    )
 
     standardise: bool = True
     folder: str = "."
@@ -51,26 +57,41 @@ class Folder(Source):
 
     def fingerprint(self) -> str:
         root = Path(self.folder)
-        return _digest({str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()})
+        return _digest(
+            {
+                str(path.relative_to(root)): path
+                for path in sorted(root.rglob("*"))
+                if path.is_file()
+            }
+        )
 
     def read(self, key: Key) -> Dataset:
         root = Path(self.folder)
         if not root.is_dir():
             raise DataError(f"data.folder must be a folder, got {self.folder!r}")
         entries = sorted(path for path in root.iterdir() if not path.name.startswith("."))
-        clients = [path for path in entries if path.is_dir() or path.suffix.lower() in (".npz", ".csv")]
+        clients = [
+            path for path in entries if path.is_dir() or path.suffix.lower() in (".npz", ".csv")
+        ]
         if not clients:
-            raise DataError(f"{root} must hold a .npz file, a .csv file or a folder per client, got none")
+            raise DataError(
+                f"{root} must hold a .npz file, a .csv file or a folder per client, got none"
+            )
         names = [path.stem if path.is_file() else path.name for path in clients]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise DataError(f"{root} must hold one file or folder per client, got several called {', '.join(twice)}")
+            raise DataError(
+                f"{root} must hold one file or folder per client, got several called "
+                f"{', '.join(twice)}"
+            )
         return _dataset([read_client(path, self.label) for path in clients])
 
 
 @dataclass(frozen=True)
 class Table(Source):
-    """`table = "all.csv"`, `client = "hospital"`, `label = "y"`: one table, a column of which says whose each row is."""
+    """`table = "all.csv"`, `client = "hospital"`, `label = "y"`: one table, a column of which says
+    whose each row is.
+    """
 
     about: ClassVar[str] = "your own data: one .csv with a column that says whose each row is"
 
@@ -90,7 +111,9 @@ class Table(Source):
         owners = np.array([row[client] for row in rows])
         parts = []
         for owner in np.unique(owners):
-            own = [(number, row) for number, row in enumerate(rows, start=2) if row[client] == owner]
+            own = [
+                (number, row) for number, row in enumerate(rows, start=2) if row[client] == owner
+            ]
             x, labels = _features(path, header, own, label, skip={client, label})
             assert labels is not None
             parts.append(Own(str(owner), x, labels, _names(header, {client, label})))
@@ -115,7 +138,8 @@ def read_client(path: Path, label: str = "y", skip: str | None = None) -> Own:
 
 
 def read_samples(path: Path, label: str = "y", skip: str | None = None) -> Samples:
-    """Examples from a .npz file, a .csv file or a folder of class folders of images; of the files, labels may be missing.
+    """Examples from a .npz file, a .csv file or a folder of class folders of images; of the files,
+    labels may be missing.
 
     `skip` names a column that is no feature, where there is one.
     """
@@ -150,10 +174,15 @@ def _from_npz(path: Path) -> Samples:
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return Samples(path.stem, with_channels(x), y)
     if x.dtype.kind not in "fiub" or x.ndim < 2:
-        raise DataError(f"{path}: x must be uint8 images or rows of numbers, got shape {x.shape} and type {x.dtype}")
+        raise DataError(
+            f"{path}: x must be uint8 images or rows of numbers, got shape {x.shape} and type "
+            f"{x.dtype}"
+        )
     rows = x.astype(np.float32)
     if np.isinf(rows).any():
-        raise DataError(f"{path}: features must fit into 32-bit floats, got {np.abs(x[np.isfinite(x)]).max():g}")
+        raise DataError(
+            f"{path}: features must fit into 32-bit floats, got {np.abs(x[np.isfinite(x)]).max():g}"
+        )
     return Samples(path.stem, rows, y)
 
 
@@ -163,13 +192,21 @@ def _from_images(folder: Path) -> Own:
     images: list[np.ndarray] = []
     labels: list[str] = []
     for class_folder in sorted(path for path in folder.iterdir() if path.is_dir()):
-        for path in sorted(path for path in class_folder.iterdir() if path.suffix.lower() in IMAGES):
+        for path in sorted(
+            path for path in class_folder.iterdir() if path.suffix.lower() in IMAGES
+        ):
             images.append(read_image(path, "RGB"))
             labels.append(class_folder.name)
             if images[-1].shape != images[0].shape:
-                raise DataError(f"{path}: images must all be {images[0].shape[:2]} pixels, got {images[-1].shape[:2]}")
+                raise DataError(
+                    f"{path}: images must all be {images[0].shape[:2]} pixels, got "
+                    f"{images[-1].shape[:2]}"
+                )
     if not images:
-        raise DataError(f"client {folder.name!r}: {folder} must hold class folders with images ({', '.join(IMAGES)}), got none")
+        raise DataError(
+            f"client {folder.name!r}: {folder} must hold class folders with images "
+            f"({', '.join(IMAGES)}), got none"
+        )
     return Own(folder.name, np.stack(images), np.array(labels))
 
 
@@ -186,7 +223,10 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     header = [name.strip() for name in rows[0]]
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
-            raise DataError(f"{path}, line {number}: must have {len(header)} values as the header, got {len(row)}")
+            raise DataError(
+                f"{path}, line {number}: must have {len(header)} values as the header, got "
+                f"{len(row)}"
+            )
     return header, [[value.strip() for value in row] for row in rows[1:]]
 
 
@@ -201,7 +241,11 @@ def _names(header: Sequence[str], skip: Iterable[int]) -> tuple[str, ...]:
 
 
 def _features(
-    path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], label: int | None, skip: set[int]
+    path: Path,
+    header: Sequence[str],
+    rows: Sequence[tuple[int, Sequence[str]]],
+    label: int | None,
+    skip: set[int],
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The features of some rows, and their labels where there is a column of them."""
     columns = [place for place in range(len(header)) if place not in skip]
@@ -209,7 +253,8 @@ def _features(
     for at, (number, row) in enumerate(rows):
         if label is not None and row[label].lower() in MISSING:
             raise DataError(
-                f"{path}, line {number}: every row must have a label in column {header[label]!r}, got {row[label]!r}"
+                f"{path}, line {number}: every row must have a label in column {header[label]!r}, "
+                f"got {row[label]!r}"
             )
         for to, place in enumerate(columns):
             x[at, to] = _number(path, number, header[place], row[place])
@@ -224,7 +269,9 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     except ValueError:
         number = np.inf
     if abs(number) > float(np.finfo(np.float32).max):
-        raise DataError(f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}")
+        raise DataError(
+            f"{path}, line {line}: column {column!r} must be a number or missing, got {text!r}"
+        )
     return number
 
 
@@ -236,7 +283,8 @@ def _dataset(parts: Sequence[Own]) -> Dataset:
             raise DataError(f"client {part.client!r} must have at least one example, got none")
         if part.x.shape[1:] != parts[0].x.shape[1:] or part.x.dtype != parts[0].x.dtype:
             raise DataError(
-                f"client {part.client!r}: examples must have the shape {parts[0].x.shape[1:]} of client "
+                f"client {part.client!r}: examples must have the shape {parts[0].x.shape[1:]} of "
+                "client "
                 f"{parts[0].client!r}, got {part.x.shape[1:]}"
             )
         if part.features != parts[0].features:
@@ -244,14 +292,23 @@ def _dataset(parts: Sequence[Own]) -> Dataset:
                 f"client {part.client!r}: columns must be those of client {parts[0].client!r} "
                 f"({', '.join(parts[0].features)}), got {', '.join(part.features)}"
             )
-    classes, y = np.unique(_plain(np.concatenate([part.labels for part in parts])), return_inverse=True)
+    classes, y = np.unique(
+        _plain(np.concatenate([part.labels for part in parts])), return_inverse=True
+    )
     if len(classes) < 2:
         raise DataError(f"labels must take at least two values, got {classes.tolist()}")
     x = without_colour(np.concatenate([part.x for part in parts]))
     owners = np.concatenate([np.full(len(part.labels), part.client) for part in parts])
     nobody = Arrays(x[:0], np.zeros(0, dtype=np.int64))
     names = tuple(class_name(value) for value in classes.tolist())
-    return Dataset(Arrays(x, y.astype(np.int64)), nobody, len(classes), owners, classes=names, features=parts[0].features)
+    return Dataset(
+        Arrays(x, y.astype(np.int64)),
+        nobody,
+        len(classes),
+        owners,
+        classes=names,
+        features=parts[0].features,
+    )
 
 
 def class_name(value: object) -> str:
@@ -272,7 +329,9 @@ def without_colour(images: np.ndarray) -> np.ndarray:
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:
-    """Numbers where all labels are numbers, so that 10 comes after 9; "1" and "1.0" are then the same class."""
+    """Numbers where all labels are numbers, so that 10 comes after 9; "1" and "1.0" are then the
+    same class.
+    """
     try:
         return labels.astype(np.float64) if labels.dtype.kind in "US" else labels
     except ValueError:

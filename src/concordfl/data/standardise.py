@@ -1,4 +1,6 @@
-"""Standardisation as a federation would do it: from sums over clients, no example leaves its client."""
+"""Standardisation as a federation would do it: from sums over clients, no example leaves its
+client.
+"""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,7 +13,9 @@ from .federation import Arrays
 
 
 class Moments(NamedTuple):
-    """What a client would send: per feature the number of values that are there, their sum and their sum of squares."""
+    """What a client would send: per feature the number of values that are there, their sum and
+    their sum of squares.
+    """
 
     present: np.ndarray
     total: np.ndarray
@@ -36,14 +40,19 @@ class Standard(NamedTuple):
     @classmethod
     def of_images(cls, parts: Iterable[Arrays]) -> "Standard":
         """Over the pixels of each channel, as numbers in [0, 1]."""
-        return cls.from_clients(Arrays(part.x.reshape(-1, part.x.shape[-1]) / 255.0, part.y) for part in parts)
+        return cls.from_clients(
+            Arrays(part.x.reshape(-1, part.x.shape[-1]) / 255.0, part.y) for part in parts
+        )
 
     @classmethod
     def from_clients(cls, parts: Iterable[Arrays]) -> "Standard":
         first, *rest = (Moments.of(part) for part in parts)
         moments = sum(rest, start=first)
         if not moments.present.all():
-            raise DataError(f"every feature must have a value somewhere, got none for feature {int(moments.present.argmin())}")
+            raise DataError(
+                "every feature must have a value somewhere, got none for feature "
+                f"{int(moments.present.argmin())}"
+            )
         mean = moments.total / moments.present
         variance = np.maximum(moments.squares / moments.present - mean**2, 0)
         # A feature that never varies carries nothing; 1 keeps it at 0.
@@ -54,7 +63,9 @@ class Standard(NamedTuple):
         return Arrays(x.astype(np.float32), arrays.y)
 
     def scale(self) -> Scale:
-        """As images' channels are standardised: wherever they are used, so that they can be kept as bytes."""
+        """As images' channels are standardised: wherever they are used, so that they can be kept as
+        bytes.
+        """
         mean, deviation = (torch.from_numpy(part).float().reshape(-1, 1, 1) for part in self)
         return Scale(mean, deviation)
 

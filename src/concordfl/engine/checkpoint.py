@@ -1,11 +1,12 @@
 """Checkpoints: an atomic manifest, written after everything it names is on disk.
 
-    checkpoint/manifest-00000012.json     what belongs together, with checksums; the newest complete one counts
-    checkpoint/server-00000012.bin        the server's state, a packed tree; also that of the selected round
+    checkpoint/manifest-00000012.json     what belongs together; the newest complete one counts
+    checkpoint/server-00000012.bin        the server's state; also that of the selected round
     checkpoint/published-<digest>.bin     what the server has published, once each
     checkpoint/states-00000012.bin        segments of client states
 
-What no kept manifest names is deleted. If the newest checkpoint is damaged, the one before it is used.
+What no kept manifest names is deleted. If the newest checkpoint is damaged, the one before it is
+used.
 """
 
 import hashlib
@@ -23,7 +24,9 @@ FORMAT = 2
 
 
 class Selected(NamedTuple):
-    """The evaluated round that did best on validation (or training) data so far, and the server's state after it."""
+    """The evaluated round that did best on validation (or training) data so far, and the server's
+    state after it.
+    """
 
     round: int
     criterion: float  # accuracy, or the log-likelihood of a method without labels
@@ -43,7 +46,9 @@ class Progress:
     refused: int = 0  # replies that were not finite
     selected: Selected | None = None
     seconds: float = 0.0
-    step_seconds: dict[str, float] = field(default_factory=dict)  # of them per stage, without evaluation and checkpoints
+    step_seconds: dict[str, float] = field(
+        default_factory=dict
+    )  # of them per stage, without evaluation and checkpoints
     records_length: int = 0  # bytes of records.jsonl
 
 
@@ -66,7 +71,12 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
         "format": FORMAT,
         "round": progress.round,
         "server": _write_server(folder, progress.round, progress.server),
-        "selected": selected and [selected.criterion, selected.round, _write_server(folder, selected.round, selected.server)],
+        "selected": selected
+        and [
+            selected.criterion,
+            selected.round,
+            _write_server(folder, selected.round, selected.server),
+        ],
         "states": places,
         "published": published,
         "traffic": progress.traffic.to_dict(),
@@ -81,7 +91,10 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
 
 
 def load(folder: Path, states: ClientStates) -> Progress:
-    """The newest checkpoint that is whole. Damaged ones are removed, so that nothing is built on them again."""
+    """The newest checkpoint that is whole.
+
+    Damaged ones are removed, so that nothing is built on them again.
+    """
     problems = []
     for manifest in sorted(folder.glob("manifest-*.json"), reverse=True):
         try:

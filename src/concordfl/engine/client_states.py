@@ -1,9 +1,10 @@
 """Clients' private states on the machine that simulates them.
 
-A step reads the state of the last committed round and writes a pending one; later steps of the same round see the pending one;
-`commit` makes all pending states count together. States are packed trees. They lie in segments, files of many states each,
-named for the round in which they were begun; a checkpoint's manifest says where each client's state lies, and what no manifest
-names is ignored.
+A step reads the state of the last committed round and writes a pending one; later steps of the same
+round see the pending one; `commit` makes all pending states count together. States are packed
+trees. They lie in segments, files of many states each, named for the round in which they were
+begun; a checkpoint's manifest says where each client's state lies, and what no manifest names is
+ignored.
 """
 
 import hashlib
@@ -73,7 +74,9 @@ class MemoryStates(ClientStates):
     def __init__(self) -> None:
         self._committed: dict[ClientId, bytes] = {}
         self._pending: dict[ClientId, bytes] = {}
-        self._places: dict[ClientId, Place] = {}  # of states that are already on disk as they are now
+        self._places: dict[
+            ClientId, Place
+        ] = {}  # of states that are already on disk as they are now
 
     def get(self, id: ClientId) -> bytes | None:
         return self._pending.get(id, self._committed.get(id))
@@ -150,19 +153,26 @@ class DiskStates(ClientStates):
         for id, place in places.items():
             read_state(folder, place, id)
         self._places, self._written, self._segment = dict(places), {}, None
-        self._next = 1 + max((segment_round(place.segment) for place in places.values()), default=-1)
+        self._next = 1 + max(
+            (segment_round(place.segment) for place in places.values()), default=-1
+        )
 
     def ids(self) -> list[ClientId]:
         return sorted(self._places)
 
 
 class Segment:
-    """A file of many packed states, being written. What was appended is on disk for good after `sync`."""
+    """A file of many packed states, being written.
+
+    What was appended is on disk for good after `sync`.
+    """
 
     def __init__(self, folder: Path, round: int) -> None:
         self.name = f"states-{round:08d}.bin"
         self._path = folder / self.name
-        self._path.write_bytes(b"")  # a killed run may have left one of this name, which no manifest names
+        self._path.write_bytes(
+            b""
+        )  # a killed run may have left one of this name, which no manifest names
         self._end = 0
 
     def append(self, state: bytes) -> Place:

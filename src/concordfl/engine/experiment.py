@@ -68,8 +68,12 @@ class StepCall:
     algorithm: Algorithm
     step: Step
 
-    def __call__(self, client: Client, splits: Splits, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        return self.step(client, self.algorithm.init_client(client, message) if state is None else state, message)
+    def __call__(
+        self, client: Client, splits: Splits, state: Tree, message: Tree
+    ) -> tuple[Tree, Tree]:
+        return self.step(
+            client, self.algorithm.init_client(client, message) if state is None else state, message
+        )
 
 
 @dataclass
@@ -87,19 +91,30 @@ class Experiment:
     records: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.task = Task(self.model, self.federation.num_classes, self.federation.input_shape, self.federation.scale)
+        self.task = Task(
+            self.model,
+            self.federation.num_classes,
+            self.federation.input_shape,
+            self.federation.scale,
+        )
         self.population = (POOLED,) if self.algorithm.pools_data else self.federation.participants
         self.turns = list(schedule(self.algorithm, self.plan.rounds))
-        self.cohort_size = 1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))
+        self.cohort_size = (
+            1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))
+        )
 
-    # --- the loop ---------------------------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------
 
     def start(self) -> Progress:
         """The state of affairs before the first round."""
-        return Progress(tree.normal(self.algorithm.init_server(self.task, self.plan.seed)), self._new_states())
+        return Progress(
+            tree.normal(self.algorithm.init_server(self.task, self.plan.seed)), self._new_states()
+        )
 
     def restore(self) -> Progress:
-        """The state of affairs at the newest checkpoint; before the first round if there is none yet."""
+        """The state of affairs at the newest checkpoint; before the first round if there is none
+        yet.
+        """
         if self.folder is None or not list(self.folder.checkpoints.glob("manifest-*.json")):
             if self.folder is not None:
                 self.folder.cut_records(0)
@@ -114,7 +129,9 @@ class Experiment:
     def run(self, progress: Progress) -> Progress:
         """Play the rounds that are left."""
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # the number of threads changes the order of additions, and so the bits
+        torch.set_num_threads(
+            1
+        )  # the number of threads changes the order of additions, and so the bits
         try:
             self._play_all(progress)
         finally:
@@ -149,13 +166,17 @@ class Experiment:
     def play(self, turn: Turn, progress: Progress) -> None:
         """One round. A stage that training builds on is asked again if nobody answered."""
         needed = turn.stage.everyone and turn.stage.required
-        counts = any(self._play_once(turn, progress, attempt) for attempt in range(ATTEMPTS if needed else 1))
+        counts = any(
+            self._play_once(turn, progress, attempt) for attempt in range(ATTEMPTS if needed else 1)
+        )
         if needed and not counts:
             raise self._unanswered(turn)
         progress.round = turn.round
 
     def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:
-        """Whether the round counts: server state and client states do together, or, if nobody answered, not at all."""
+        """Whether the round counts: server state and client states do together, or, if nobody
+        answered, not at all.
+        """
         cohort = self._assemble(turn, progress, attempt)
         asked, published = set(cohort.ids), progress.publications.copy()
         try:
@@ -170,7 +191,9 @@ class Experiment:
             progress.states.commit()
         if turn.stage.everyone:
             answered = set(cohort.ids)
-            progress.absent = (progress.absent - answered) | (asked - answered if turn.stage.required else set())
+            progress.absent = (progress.absent - answered) | (
+                asked - answered if turn.stage.required else set()
+            )
         return counts
 
     def _unanswered(self, turn: Turn) -> ClientStepError:
@@ -190,7 +213,9 @@ class Experiment:
             ids = self.population
         else:
             present = [id for id in self.population if id not in progress.absent] or self.population
-            ids = sampling.sample(present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round))
+            ids = sampling.sample(
+                present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round)
+            )
         requests = itertools.count(attempt * MANY)
 
         def ask(request: Request) -> Answer:
@@ -214,24 +239,43 @@ class Experiment:
 
     def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
         step = getattr(request.step, "__name__", "step")
-        # Stages before training draw for themselves, so that nobody is lost in all of them by one draw.
-        key = Key(self.plan.seed, "dropout", *([turn.stage.name] if turn.stage.everyone else []), turn.stage_round, number)
+        # Stages before training draw for themselves, so that nobody is lost in all of them by one
+        # draw.
+        key = Key(
+            self.plan.seed,
+            "dropout",
+            *([turn.stage.name] if turn.stage.everyone else []),
+            turn.stage_round,
+            number,
+        )
         lost = sampling.dropouts(request.ids, self.plan.dropout, key)
-        task = executors.Task(StepCall(self.algorithm, request.step), turn.stage.name, step, turn.round, turn.stage_round, True)
-        broadcast, each = tree.normal(request.broadcast), request.each and tree.normal(dict(request.each))
+        task = executors.Task(
+            StepCall(self.algorithm, request.step),
+            turn.stage.name,
+            step,
+            turn.round,
+            turn.stage_round,
+            True,
+        )
+        broadcast, each = (
+            tree.normal(request.broadcast),
+            request.each and tree.normal(dict(request.each)),
+        )
         job = executors.Job(task, request.ids, broadcast, each, request.additive, lost)
         outcome = self.executor.perform(job, progress.states)
         if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
             raise ClientStepError(
-                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply and state must be finite, "
-                f"got NaN or infinity from all of {len(outcome.refused)} clients: is the learning rate too high?"
+                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply and "
+                "state must be finite, "
+                f"got NaN or infinity from all of {len(outcome.refused)} clients: is the learning "
+                "rate too high?"
             )
         progress.refused += len(outcome.refused)
         progress.traffic.count(job, outcome)
         progress.traffic.add(progress.publications.deliver(request.ids), 0)
         return Answer(outcome.value, tuple(sorted({*lost, *outcome.refused})))
 
-    # --- evaluation, records, checkpoints ---------------------------------------------------------------------------
+    # --- evaluation, records, checkpoints ---------------------------------------------------------
 
     def _evaluate(self, turn: Turn, progress: Progress) -> dict[str, Any]:
         local = self._examine(self.federation.participants, turn, progress, new=False)
@@ -241,26 +285,38 @@ class Experiment:
             "local": evaluate.summarise(local, "test"),
         }
         for name, split in (("validation", "validation"), ("training", "train")):
-            record[name] = {key: value for key, value in evaluate.summarise(local, split).items() if key != "clients"}
+            record[name] = {
+                key: value
+                for key, value in evaluate.summarise(local, split).items()
+                if key != "clients"
+            }
         held_out: dict[ClientId, Tree] = {}
         if self.federation.held_out and self.algorithm.accepts_new_clients:
             held_out = self._examine(self.federation.held_out, turn, progress, new=True)
             record["global"] = evaluate.summarise(held_out, "test")
         record["clusters"] = evaluate.grouping(local, self.federation.groups)
-        record["inspect"] = {id: reply["inspect"] for id, reply in (local | held_out).items() if reply["inspect"]}
+        record["inspect"] = {
+            id: reply["inspect"] for id, reply in (local | held_out).items() if reply["inspect"]
+        }
         record["thresholds"] = evaluate.thresholds(local)
         record["server"] = self.algorithm.describe(progress.server)
         record["bytes"] = progress.traffic.to_dict()
         record["refused_replies"] = progress.refused
         return {key: value for key, value in record.items() if value not in (None, {})}
 
-    def _examine(self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool) -> dict[ClientId, Tree]:
+    def _examine(
+        self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
+    ) -> dict[ClientId, Tree]:
         wanted = ("test",) if new else self._examined_splits()
         call = evaluate.Examination(self.algorithm, new, wanted, self.plan.tune_new if new else 0)
-        task = executors.Task(call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False)
+        task = executors.Task(
+            call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False
+        )
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
         same = all(_identical(message, messages[ids[0]]) for message in messages.values())
-        broadcast, each = (tree.normal(messages[ids[0]]), None) if same else (None, tree.normal(messages))
+        broadcast, each = (
+            (tree.normal(messages[ids[0]]), None) if same else (None, tree.normal(messages))
+        )
         job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
         outcome = self.executor.perform(job, NoStates() if new else progress.states)
         progress.traffic.count(job, outcome, evaluation=True)
@@ -268,15 +324,23 @@ class Experiment:
         return replies
 
     def _examined_splits(self) -> tuple[str, ...]:
-        """Validation costs little and is always wanted; training accuracy only where it selects the round."""
-        return ("test", "validation") if self.plan.select_on == "validation" else ("test", "validation", "train")
+        """Validation costs little and is always wanted; training accuracy only where it selects the
+        round.
+        """
+        return (
+            ("test", "validation")
+            if self.plan.select_on == "validation"
+            else ("test", "validation", "train")
+        )
 
     def _record(self, record: dict[str, Any], progress: Progress) -> None:
         record["seconds"] = progress.seconds
         self.records.append(record)
         figures = record.get(self.plan.select_on, {})
         criterion = figures.get("accuracy", figures.get("log_likelihood"))
-        if criterion is not None and (progress.selected is None or criterion > progress.selected.criterion):
+        if criterion is not None and (
+            progress.selected is None or criterion > progress.selected.criterion
+        ):
             progress.selected = Selected(record["round"], criterion, progress.server)
         if self.folder is not None:
             progress.records_length = self.folder.append_record(record)
@@ -291,12 +355,14 @@ class Experiment:
         self.folder.checkpoints.mkdir(parents=True, exist_ok=True)
         return DiskStates(Path(self.folder.checkpoints))
 
-    # --- the result -------------------------------------------------------------------------------------------------
+    # --- the result -------------------------------------------------------------------------------
 
     def summary(self, progress: Progress) -> dict[str, Any]:
         """What `summary.json` says of the run itself."""
         final = self.records[-1]
-        selected = progress.selected and next(r for r in self.records if r["round"] == progress.selected.round)
+        selected = progress.selected and next(
+            r for r in self.records if r["round"] == progress.selected.round
+        )
         return {
             "rounds": progress.round,
             "seed": self.plan.seed,
@@ -332,7 +398,9 @@ class Experiment:
 
 def _identical(left: Tree, right: Tree) -> bool:
     """Whether two trees are made of the very same tensors."""
-    return left is right or all(a is b for a, b in itertools.zip_longest(tree.leaves(left), tree.leaves(right)))
+    return left is right or all(
+        a is b for a, b in itertools.zip_longest(tree.leaves(left), tree.leaves(right))
+    )
 
 
 class NoStates:
@@ -355,11 +423,15 @@ def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as the summary shows it: local and global figures under one roof, values per client below."""
+    """A record as the summary shows it: local and global figures under one roof, values per client
+    below.
+    """
     shown: dict[str, Any] = {"round": record["round"]}
     for place in ("local", "global"):
         for name, value in record.get(place, {}).items():
             if name != "clients":
                 shown[f"{place}_{name}"] = value
-    shown["clients"] = {place: record[place]["clients"] for place in ("local", "global") if place in record}
+    shown["clients"] = {
+        place: record[place]["clients"] for place in ("local", "global") if place in record
+    }
     return shown

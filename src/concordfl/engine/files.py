@@ -5,7 +5,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write beside `path`, force to disk, then rename: a kill leaves the old file or the new one, never half of one."""
+    """Write beside `path`, force to disk, then rename: a kill leaves the old file or the new one,
+    never half of one.
+    """
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)

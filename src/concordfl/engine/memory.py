@@ -8,9 +8,11 @@ KEEP = 512 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what training frees at every batch, instead of giving it back and faulting it in again.
+    """Let glibc keep what training frees at every batch, instead of giving it back and faulting it
+    in again.
 
-    Worth up to a quarter of the step time of a small network. Does nothing where the C library is another one.
+    Worth up to a quarter of the step time of a small network. Does nothing where the C library is
+    another one.
     """
     if sys.platform != "linux":
         return

@@ -10,21 +10,27 @@ from ..core import Count, CountOrZero, Fraction, NonNegative, SettingError, Sett
 class Plan(Settings):
     rounds: Count = 20
     seed: int = 0
-    cohort: Count | Share = 1.0  # clients per round: a whole number, or a share written with a point
+    # clients per round: a whole number, or a share written with a point
+    cohort: Count | Share = 1.0
     evaluate_every: Count = 5  # rounds; the last round is always evaluated
-    select_on: Literal["validation", "training"] = "validation"  # picks the round reported beside the last one
-    tune_new: CountOrZero = 0  # epochs that new clients tune a shared model for (fedavg, fedprox, moon, fedrs, fedlc, fedbn)
+    # picks the round reported beside the last one
+    select_on: Literal["validation", "training"] = "validation"
+    # epochs that new clients tune a shared model for (fedavg, fedprox, moon, fedrs, fedlc, fedbn)
+    tune_new: CountOrZero = 0
     dropout: Fraction = 0.0  # chance that a client does not answer a request
     executor: Literal["auto", "serial", "processes"] = "auto"
     workers: Count | None = None  # for processes; by default one per core
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     client_states: Literal["memory", "disk"] = "memory"
-    checkpoint_seconds: NonNegative = 60.0  # at most so much work is lost; 0 writes one after every round
+    # at most so much work is lost; 0 writes one after every round
+    checkpoint_seconds: NonNegative = 60.0
     keep_checkpoints: Count = 2
 
     def cohort_size(self, population: int) -> int:
         if isinstance(self.cohort, float):
             return max(1, round(self.cohort * population))
         if self.cohort > population:
-            raise SettingError(f"run.cohort must be <= {population}, the number of clients, got {self.cohort}")
+            raise SettingError(
+                f"run.cohort must be <= {population}, the number of clients, got {self.cohort}"
+            )
         return self.cohort

@@ -1,4 +1,6 @@
-"""The files of a run directory: `config.toml`, `records.jsonl`, `summary.json`, `checkpoint/`, `models/`."""
+"""The files of a run directory: `config.toml`, `records.jsonl`, `summary.json`, `checkpoint/`,
+`models/`.
+"""
 
 import json
 import os
@@ -18,7 +20,8 @@ from .files import write_atomically
 class RunFolder:
     """A run directory, held by one process at a time.
 
-    `with RunFolder.create(...)` or `with RunFolder.open(...)`: the lock ends with the block, or with the process.
+    `with RunFolder.create(...)` or `with RunFolder.open(...)`: the lock ends with the block, or
+    with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,10 +37,15 @@ class RunFolder:
             what = "a run" if (path / "config.toml").exists() else "files"
             hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
             raise CheckpointError(
-                f"the output folder must be new or empty, got {path}, which holds {what}: choose another{hint}"
+                f"the output folder must be new or empty, got {path}, which holds {what}: choose "
+                f"another{hint}"
             )
-        if (file := next((parent for parent in path.parents if parent.is_file()), None)) is not None:
-            raise CheckpointError(f"the output folder must lie in a folder, got {path}, where {file} is a file")
+        if (
+            file := next((parent for parent in path.parents if parent.is_file()), None)
+        ) is not None:
+            raise CheckpointError(
+                f"the output folder must lie in a folder, got {path}, where {file} is a file"
+            )
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         write_atomically(path / "config.toml", config)
@@ -54,13 +62,20 @@ class RunFolder:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise CheckpointError(f"a run directory must be used by one process at a time, got {self.path} in use") from None
+            raise CheckpointError(
+                f"a run directory must be used by one process at a time, got {self.path} in use"
+            ) from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._lock.release()
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def append_record(self, record: Mapping[str, Any]) -> int:
         """Add a line; the file's length in bytes."""
@@ -76,7 +91,8 @@ class RunFolder:
             self.records_file.touch()
         if self.records_file.stat().st_size < length:
             raise CheckpointError(
-                f"{self.records_file} must have at least {length} bytes, got {self.records_file.stat().st_size}"
+                f"{self.records_file} must have at least {length} bytes, got "
+                f"{self.records_file.stat().st_size}"
             )
         os.truncate(self.records_file, length)
 
@@ -85,16 +101,16 @@ class RunFolder:
             return []
         return [json.loads(line) for line in self.records_file.read_text().splitlines()]
 
-    # --- how it is run ----------------------------------------------------------------------------------------------
+    # --- how it is run ----------------------------------------------------------------------------
 
     def write_executor(self, choice: Mapping[str, Any]) -> None:
-        """A run that is resumed goes on with the executor, and on the device, that it began with."""
+        """A resumed run goes on with the executor, and on the device, that it began with."""
         write_atomically(self.path / "executor.json", to_json(choice) + "\n")
 
     def read_executor(self) -> dict[str, Any] | None:
         return self._read_json("executor.json")
 
-    # --- results ----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
@@ -119,7 +135,9 @@ class RunFolder:
             write_atomically(self.path / "models" / f"{name}.safetensors", save(apart))
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
-        """A client's personal part, a safetensors file too: what that client deploys beside the model."""
+        """A client's personal part, a safetensors file too: what that client deploys beside the
+        model.
+        """
         file = self._client_file(id)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, state)
@@ -134,7 +152,9 @@ class RunFolder:
 
 
 def _counts(entry: Path) -> bool:
-    """Whether a file makes a folder a used one: not what a run that was killed at once leaves behind."""
+    """Whether a file makes a folder a used one: not what a run that was killed at once leaves
+    behind.
+    """
     return entry.name != ".lock" and entry.suffix != ".partial"
 
 

@@ -6,7 +6,9 @@ from ..core import ClientId, Key
 
 
 def sample(ids: Sequence[ClientId], size: int, key: Key) -> tuple[ClientId, ...]:
-    """`size` of the clients, drawn without replacement; a pure function of the sorted ids and the key."""
+    """`size` of the clients, drawn without replacement; a pure function of the sorted ids and the
+    key.
+    """
     ordered = sorted(ids)
     if size >= len(ordered):
         return tuple(ordered)

@@ -1,4 +1,4 @@
-"""Bytes between server and clients, counted on the trees themselves; evaluation is counted apart."""
+"""Bytes between server and clients, counted on the trees themselves; evaluation apart."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -35,7 +35,9 @@ class Traffic:
 
 
 class Publications:
-    """What the server has published: each thing is charged once to every client that comes to need it."""
+    """What the server has published: each thing is charged once to every client that comes to need
+    it.
+    """
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 
 class Agreement(NamedTuple):
-    """1 is perfect; ari is 0 for a random grouping, purity is the share of clients in their group's majority."""
+    """1 is perfect; ari is 0 for a random grouping, purity is the share of clients in their group's
+    majority.
+    """
 
     ari: float
     nmi: float
@@ -29,7 +31,11 @@ def agreement(found: Sequence[object], truth: Sequence[object]) -> Agreement:
 
 
 class Separation(NamedTuple):
-    """1 is perfect. Silhouette: how much nearer points are to their own group than to the next; ari: of k-means' groups."""
+    """1 is perfect.
+
+    Silhouette: how much nearer points are to their own group than to the next; ari: of k-means'
+    groups.
+    """
 
     silhouette: float
     ari: float

@@ -1,6 +1,7 @@
 """Accuracy, loss, weighted AUC and weighted F1 of predicted class probabilities.
 
-Written with numpy because they are computed for every client at every evaluation; the tests compare them with scikit-learn.
+Written with numpy because they are computed for every client at every evaluation; the tests compare
+them with scikit-learn.
 """
 
 import math
@@ -38,7 +39,9 @@ def score(probabilities: NDArray[np.floating], labels: NDArray[np.integer]) -> S
 
 
 def weighted_auc(probabilities: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
-    """One-against-rest AUC, averaged by class frequency; classes that are absent, or alone, are left out."""
+    """One-against-rest AUC, averaged by class frequency; classes that are absent, or alone, are
+    left out.
+    """
     total, weight = 0.0, 0
     for label in np.unique(labels):
         positive = labels == label
@@ -64,5 +67,7 @@ def weighted_f1(predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> 
 def _average_ranks(values: NDArray[np.floating]) -> NDArray[np.floating]:
     """Ranks from 1, ties sharing their average."""
     ordered = np.sort(values)
-    ranks: NDArray[np.floating] = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1) / 2
+    ranks: NDArray[np.floating] = (
+        np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1
+    ) / 2
     return ranks

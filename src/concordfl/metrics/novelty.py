@@ -22,4 +22,8 @@ def novelty(familiar: NDArray[np.floating], novel: NDArray[np.floating]) -> Nove
     scores = np.concatenate([familiar, novel])
     precision, recall, _ = precision_recall_curve(truth, scores)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-    return Novelty(float(roc_auc_score(truth, scores)), float(average_precision_score(truth, scores)), float(f1.max()))
+    return Novelty(
+        float(roc_auc_score(truth, scores)),
+        float(average_precision_score(truth, scores)),
+        float(f1.max()),
+    )

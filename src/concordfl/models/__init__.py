@@ -1,4 +1,7 @@
-"""Networks by name. Each has an `encoder` and a `head`, a last linear layer; `head(encoder(x))` are the logits."""
+"""Networks by name.
+
+Each has an `encoder` and a `head`, a last linear layer; `head(encoder(x))` are the logits.
+"""
 
 import importlib
 import inspect
@@ -38,9 +41,11 @@ MODELS: dict[str, Factory] = {
 def make_builder(
     name: str, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
-    """A function that builds the network anew at each call. `name` may be a user's own, as `package.module:function`.
+    """A function that builds the network anew at each call. `name` may be a user's own, as
+    `package.module:function`.
 
-    The option `width_copies` puts so many encoders side by side under one head: a baseline as wide as a concatenated model.
+    The option `width_copies` puts so many encoders side by side under one head: a baseline as wide
+    as a concatenated model.
     """
     if not isinstance(name, str):
         raise SettingError(f"model.name must be a string, got {name!r}")
@@ -56,18 +61,26 @@ def make_builder(
 
 
 def _build(
-    factory: Factory, name: str, input_shape: tuple[int, ...], num_classes: int, options: dict[str, Any], copies: int
+    factory: Factory,
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    options: dict[str, Any],
+    copies: int,
 ) -> nn.Module:
     modules = [factory(input_shape, num_classes, **options) for _ in range(copies)]
     if not isinstance(modules[0], nn.Module):
-        raise SettingError(f"model {name!r} must return a torch.nn.Module, got {type(modules[0]).__name__}")
+        raise SettingError(
+            f"model {name!r} must return a torch.nn.Module, got {type(modules[0]).__name__}"
+        )
     return modules[0] if copies == 1 else widened(modules)
 
 
 def _find(name: str) -> Factory:
     if name not in MODELS:
         raise SettingError(
-            f"model.name must be a known model or `package.module:function`, got {name!r}{nearest(name, MODELS)}"
+            "model.name must be a known model or `package.module:function`, got "
+            f"{name!r}{nearest(name, MODELS)}"
         )
     return MODELS[name]
 
@@ -77,8 +90,12 @@ def _find_own(name: str) -> Factory:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"model.name must be importable as `package.module:function`, got {name!r}: {error}") from None
+        raise SettingError(
+            f"model.name must be importable as `package.module:function`, got {name!r}: {error}"
+        ) from None
     if not callable(found):
-        raise SettingError(f"model.name must name a function, got {name!r}, a {type(found).__name__}")
+        raise SettingError(
+            f"model.name must name a function, got {name!r}, a {type(found).__name__}"
+        )
     factory: Factory = found
     return factory

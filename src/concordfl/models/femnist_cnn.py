@@ -1,4 +1,7 @@
-"""LEAF's CNN for FEMNIST (Caldas et al. 2018): two padded 5x5 convolutions and a hidden layer of 2,048."""
+"""LEAF's CNN for FEMNIST (Caldas et al.
+
+2018): two padded 5x5 convolutions and a hidden layer of 2,048.
+"""
 
 from torch import nn
 

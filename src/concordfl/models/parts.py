@@ -24,13 +24,14 @@ def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple
     """(C, H, W), after making sure that the network can take such images."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
         raise SettingError(
-            f"model {name!r} takes images of at least {smallest}x{smallest}, got examples of shape {input_shape}"
+            f"model {name!r} takes images of at least {smallest}x{smallest}, got examples of shape "
+            f"{input_shape}"
         )
     return input_shape
 
 
 def after_two_convolutions(size: int) -> int:
-    """The side of an image after two 5x5 convolutions without padding, each followed by a halving."""
+    """The side of an image after two 5x5 convolutions without padding, each then halved."""
     return ((size - 4) // 2 - 4) // 2
 
 
@@ -46,9 +47,14 @@ class SideBySide(nn.Module):
 
 
 def widened(copies: list[nn.Module]) -> Network:
-    """One network as wide as all `copies` together: their encoders side by side under one linear head."""
+    """One network as wide as all `copies` together: their encoders side by side under one linear
+    head.
+    """
     heads = [copy.head for copy in copies if isinstance(copy, Network)]
     if len(heads) != len(copies):
-        raise SettingError(f"model.width_copies needs a model with an encoder and a head, got {type(copies[0]).__name__}")
+        raise SettingError(
+            "model.width_copies needs a model with an encoder and a head, got "
+            f"{type(copies[0]).__name__}"
+        )
     head = nn.Linear(sum(head.in_features for head in heads), heads[0].out_features)
     return Network(SideBySide(copy.encoder for copy in copies if isinstance(copy, Network)), head)

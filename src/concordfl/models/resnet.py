@@ -1,4 +1,7 @@
-"""ResNet-18 and ResNet-50 (He et al. 2016) for CIFAR-sized images: a 3x3 first layer without pooling."""
+"""ResNet-18 and ResNet-50 (He et al.
+
+2016) for CIFAR-sized images: a 3x3 first layer without pooling.
+"""
 
 from typing import cast
 
@@ -28,14 +31,26 @@ def resnet50(input_shape: tuple[int, ...], num_classes: int) -> Network:
     return _resnet("resnet50", input_shape, num_classes, depths=(3, 4, 6, 3), expansion=4)
 
 
-def _resnet(name: str, input_shape: tuple[int, ...], num_classes: int, depths: tuple[int, ...], expansion: int) -> Network:
+def _resnet(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    depths: tuple[int, ...],
+    expansion: int,
+) -> Network:
     channels, _, _ = image_shape(name, input_shape, smallest=16)
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+    ]
     width_in = 64
     for stage, depth in enumerate(depths):
         width = 64 * 2**stage
         for place in range(depth):
-            layers.append(_block(width_in, width, expansion, stride=2 if stage and not place else 1))
+            layers.append(
+                _block(width_in, width, expansion, stride=2 if stage and not place else 1)
+            )
             width_in = width * expansion
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return Network(nn.Sequential(*layers), nn.Linear(width_in, num_classes))
@@ -44,13 +59,23 @@ def _resnet(name: str, input_shape: tuple[int, ...], num_classes: int, depths: t
 def _block(width_in: int, width: int, expansion: int, stride: int) -> Block:
     width_out = width * expansion
     # Two 3x3 convolutions, or a bottleneck of 1x1, 3x3, 1x1.
-    plan = [(width, 3, stride), (width, 3, 1)] if expansion == 1 else [(width, 1, 1), (width, 3, stride), (width_out, 1, 1)]
+    plan = (
+        [(width, 3, stride), (width, 3, 1)]
+        if expansion == 1
+        else [(width, 1, 1), (width, 3, stride), (width_out, 1, 1)]
+    )
     parts: list[nn.Module] = []
     at = width_in
     for to, kernel, step in plan:
-        parts += [nn.Conv2d(at, to, kernel, step, padding=kernel // 2, bias=False), nn.BatchNorm2d(to), nn.ReLU()]
+        parts += [
+            nn.Conv2d(at, to, kernel, step, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(to),
+            nn.ReLU(),
+        ]
         at = to
     shortcut: nn.Module = nn.Identity()
     if stride != 1 or width_in != width_out:
-        shortcut = nn.Sequential(nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out))
+        shortcut = nn.Sequential(
+            nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out)
+        )
     return Block(nn.Sequential(*parts[:-1]), shortcut)

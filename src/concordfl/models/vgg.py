@@ -1,4 +1,4 @@
-"""VGG-9 (Simonyan and Zisserman 2015, cut down for CIFAR): six convolutions, three linear layers."""
+"""VGG-9 (Simonyan and Zisserman 2015, cut down for CIFAR): six convolutions, three dense."""
 
 from torch import nn
 

@@ -12,7 +12,10 @@ from ..core import SettingError
 
 Summary = Mapping[str, Any]
 KINDS = ("svg", "png", "pdf")
-UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same picture is the same file
+UNDATED = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}  # the same picture is the same file
 
 
 def kind_of(file: Path) -> str:
@@ -28,7 +31,8 @@ def kind_of(file: Path) -> str:
 
 
 def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], kind: str) -> bytes:
-    """A picture: a line per row over the bytes of training, down and up; a band is the standard deviation over seeds.
+    """A picture: a line per row over the bytes of training, down and up; a band is the standard
+    deviation over seeds.
 
     Accuracy is that of held-out clients where there are such, else the participants'.
     """
@@ -43,11 +47,19 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for row, summaries in runs.items():
         milestones = _milestones(summaries, f"{place}_accuracy")
-        sent = [statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6 for several in milestones]
+        sent = [
+            statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6
+            for several in milestones
+        ]
         reached = [[100 * one[f"{place}_accuracy"] for one in several] for several in milestones]
-        middle, spread = [statistics.mean(values) for values in reached], [statistics.pstdev(values) for values in reached]
+        middle, spread = (
+            [statistics.mean(values) for values in reached],
+            [statistics.pstdev(values) for values in reached],
+        )
         (line,) = axes.plot(sent, middle, marker=".", label=row)
-        low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
+        low, high = (
+            [m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1)
+        )
         axes.fill_between(sent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set(title=title, xlabel="MB sent, down and up", ylabel=f"{place} accuracy in percent")
     axes.grid(alpha=0.3)
@@ -63,6 +75,8 @@ def _milestones(summaries: Sequence[Summary], figure: str) -> list[list[Mapping[
     by_round: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for milestone in (one for summary in summaries for one in summary["history"]):
         if milestone.get(figure) is None:
-            raise SettingError("a curve of accuracy needs methods that predict labels, got one that does not")
+            raise SettingError(
+                "a curve of accuracy needs methods that predict labels, got one that does not"
+            )
         by_round[milestone["round"]].append(milestone)
     return [by_round[round] for round in sorted(by_round)]

@@ -30,7 +30,10 @@ def run_table(summary: Summary) -> Table:
     for name, key in rows.items():
         table.add_row(name, *(percent(figures.get(key)) for figures in chosen.values()))
     if "local_log_likelihood" in summary["final"]:
-        table.add_row("local log-likelihood", *(f"{figures['local_log_likelihood']:.3f}" for figures in chosen.values()))
+        table.add_row(
+            "local log-likelihood",
+            *(f"{figures['local_log_likelihood']:.3f}" for figures in chosen.values()),
+        )
     return table
 
 
@@ -48,7 +51,11 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
             spread(summary["final"].get("local_accuracy") for summary in summaries),
             spread(summary["final"].get("local_worst_tenth") for summary in summaries),
             spread(summary["final"].get("global_accuracy") for summary in summaries),
-            *([spread((summary.get("clusters") or {}).get("ari") for summary in summaries)] if grouped else []),
+            *(
+                [spread((summary.get("clusters") or {}).get("ari") for summary in summaries)]
+                if grouped
+                else []
+            ),
             size(statistics.mean(summary["bytes"]["down"] for summary in summaries)),
             size(statistics.mean(summary["bytes"]["up"] for summary in summaries)),
             f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f} s",
@@ -57,7 +64,9 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
 
 
 def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
-    """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ± standard deviation over clients."""
+    """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ±
+    standard deviation over clients.
+    """
     table = Table(title=title, title_justify="left")
     table.add_column("clients", no_wrap=True)
     table.add_column("method", no_wrap=True)
@@ -67,7 +76,12 @@ def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Tab
         for method, summaries in runs.items():
             finals = [summary["final"] for summary in summaries]
             table.add_row(
-                clients, method, *(_over_clients(finals, f"{place}_{metric}") for metric in ("accuracy", "auc", "f1"))
+                clients,
+                method,
+                *(
+                    _over_clients(finals, f"{place}_{metric}")
+                    for metric in ("accuracy", "auc", "f1")
+                ),
             )
         table.add_section()
     return table

@@ -1,4 +1,6 @@
-"""Scenarios: a partition and a list of shifts turn a data set into a federation of clients that differ."""
+"""Scenarios: a partition and a list of shifts turn a data set into a federation of clients that
+differ.
+"""
 
 from .build import Scenario, build_federation
 from .named import NAMED

@@ -24,38 +24,59 @@ class Scenario(Settings):
     clients: Count | None = None  # may be left out where the data themselves say whose they are
     partition: InstanceOf[Partition] = Iid()  # noqa: RUF009 - frozen
     shifts: tuple[InstanceOf[Shift], ...] = ()
-    split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)  # train, validation, test of every client
-    hold_out: Fraction = 0.0  # share of the clients that take no part in training and stand for new ones
+    # train, validation, test of every client
+    split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)
+    # share of the clients that take no part in training and stand for new ones
+    hold_out: Fraction = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if abs(sum(self.split) - 1) > 1e-6 or self.split[0] == 0:
-            raise SettingError(f"split must be three shares that sum to 1, the first above 0, got {list(self.split)}")
+            raise SettingError(
+                "split must be three shares that sum to 1, the first above 0, got "
+                f"{list(self.split)}"
+            )
 
 
-def build_federation(data: Dataset, scenario: Scenario, key: Key, *, standardise: bool = False) -> Federation:
+def build_federation(
+    data: Dataset, scenario: Scenario, key: Key, *, standardise: bool = False
+) -> Federation:
     """Participants from the training examples.
 
-    Held-out clients, which stand for new ones, are those that the partition or `hold_out` sets aside; where nobody is set
-    aside they are made from the official test set, one per concept.
+    Held-out clients, which stand for new ones, are those that the partition or `hold_out` sets
+    aside; where nobody is set aside they are made from the official test set, one per concept.
     """
-    assignment = _hold_out(scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key)
+    assignment = _hold_out(
+        scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
+    )
     chosen = _choose_clients(sorted(assignment.places), scenario.shifts, key.child("shifts"))
     held_out, groups = set(assignment.held_out), _groups(assignment, chosen, scenario.shifts)
-    clients = {id: _make_client(id, data, assignment.places[id], scenario, chosen[id], key) for id in assignment.places}
+    clients = {
+        id: _make_client(id, data, assignment.places[id], scenario, chosen[id], key)
+        for id in assignment.places
+    }
     tests: dict[ClientId, Parts] = {}
     if not held_out:
-        tests, test_groups = _test_clients(data, scenario, key, {group["concept"] for group in groups.values()})
+        tests, test_groups = _test_clients(
+            data, scenario, key, {group["concept"] for group in groups.values()}
+        )
         groups |= test_groups
     notes: dict[str, Any] = {"type": data.train.x.dtype.name}
-    notes |= {name: list(values) for name, values in (("classes", data.classes), ("features", data.features)) if values}
+    notes |= {
+        name: list(values)
+        for name, values in (("classes", data.classes), ("features", data.features))
+        if values
+    }
     scale, train = None, (clients[id][0][0] for id in sorted(clients) if id not in held_out)
     if standardise and data.train.x.dtype == np.uint8:
         standard = Standard.of_images(train)
         scale, notes["standardised"] = standard.scale(), standard.to_record()
     elif standardise:
         standard = Standard.from_clients(train)
-        clients = {id: [_standardised(parts, standard) for parts in phases] for id, phases in clients.items()}
+        clients = {
+            id: [_standardised(parts, standard) for parts in phases]
+            for id, phases in clients.items()
+        }
         tests = {id: _standardised(parts, standard) for id, parts in tests.items()}
         notes["standardised"] = standard.to_record()
     starts = _starts(scenario.shifts)
@@ -65,7 +86,11 @@ def build_federation(data: Dataset, scenario: Scenario, key: Key, *, standardise
         data.num_classes,
         groups,
         notes,
-        later={id: list(zip(starts, phases[1:], strict=True)) for id, phases in clients.items() if starts},
+        later={
+            id: list(zip(starts, phases[1:], strict=True))
+            for id, phases in clients.items()
+            if starts
+        },
         scale=scale,
     )
 
@@ -76,27 +101,44 @@ def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignmen
     if count == 0:
         return assignment
     if count == len(ids):
-        raise SettingError(f"scenario.hold_out must leave a client to train with, got {scenario.hold_out} of {len(ids)}")
+        raise SettingError(
+            f"scenario.hold_out must leave a client to train with, got {scenario.hold_out} of "
+            f"{len(ids)}"
+        )
     more = [ids[place] for place in key.child("hold-out").permutation(len(ids))[:count].tolist()]
     return assignment._replace(held_out=(*assignment.held_out, *sorted(more)))
 
 
-def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) -> dict[ClientId, list[int]]:
-    """Which shifts (by their place in the list) each client gets: within a family, no client gets two."""
+def _choose_clients(
+    ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key
+) -> dict[ClientId, list[int]]:
+    """Which shifts (by their place in the list) each client gets: within a family, no client gets
+    two.
+    """
     chosen: dict[ClientId, list[int]] = {id: [] for id in ids}
     taken: dict[str, set[ClientId]] = defaultdict(set)
     dealt: dict[tuple[str, str | None], float] = defaultdict(float)
     for place, shift in enumerate(shifts):
-        known = {UNCHANGED, *(_name(earlier, shifts) for earlier in range(place) if shifts[earlier].changes_concept)}
+        known = {
+            UNCHANGED,
+            *(
+                _name(earlier, shifts)
+                for earlier in range(place)
+                if shifts[earlier].changes_concept
+            ),
+        }
         if shift.among is not None and shift.among not in known:
             raise SettingError(
-                f"among must name the concept of an earlier shift, got {shift.among!r}{nearest(shift.among, known)}"
+                "among must name the concept of an earlier shift, got "
+                f"{shift.among!r}{nearest(shift.among, known)}"
             )
         if shift.share_of == "examples":
             for id in ids:
                 chosen[id].append(place)
             continue
-        order = [ids[position] for position in key.child(shift.family).permutation(len(ids)).tolist()]
+        order = [
+            ids[position] for position in key.child(shift.family).permutation(len(ids)).tolist()
+        ]
         pool = [id for id in order if shift.among in (None, _group(chosen[id], shifts, "concept"))]
         free = [id for id in pool if id not in taken[shift.family]]
         # Cut at rounded cumulative shares, so that shares of a quarter each always fit.
@@ -104,7 +146,9 @@ def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) 
         after = dealt[shift.family, shift.among] = before + shift.share
         count = round(after * len(pool)) - round(before * len(pool))
         if after > 1 + 1e-9 or count > len(free):
-            raise SettingError(f"the shares of {shift.family} shifts must sum to <= 1, got {after:g}")
+            raise SettingError(
+                f"the shares of {shift.family} shifts must sum to <= 1, got {after:g}"
+            )
         for id in free[:count]:
             chosen[id].append(place)
             taken[shift.family].add(id)
@@ -112,16 +156,28 @@ def _choose_clients(ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key) 
 
 
 def _make_client(
-    id: ClientId, data: Dataset, places: np.ndarray, scenario: Scenario, chosen: Sequence[int], key: Key
+    id: ClientId,
+    data: Dataset,
+    places: np.ndarray,
+    scenario: Scenario,
+    chosen: Sequence[int],
+    key: Key,
 ) -> list[Parts]:
-    """A client's splits, first as they are at the start and then from each round on in which a shift begins."""
+    """A client's splits, first as they are at the start and then from each round on in which a
+    shift begins.
+    """
     phases = []
     for start in (0, *_starts(scenario.shifts)):
         arrays = data.train.take(places)
         for place in chosen:
             shift = scenario.shifts[place]
             if (shift.from_round or 0) <= start:
-                arrays = shift.apply(arrays, data.num_classes, key.child("shift", place), key.child("shift", place, id))
+                arrays = shift.apply(
+                    arrays,
+                    data.num_classes,
+                    key.child("shift", place),
+                    key.child("shift", place, id),
+                )
         phases.append(_split(arrays, scenario.split, key.child("split", id)))
     return phases
 
@@ -135,7 +191,10 @@ def _groups(
 ) -> dict[ClientId, dict[str, str]]:
     """The true group of every client, by the kind of difference."""
     families = [*{shift.family: None for shift in shifts if shift.share_of == "clients"}, "concept"]
-    groups = {id: {family: _group(own, shifts, family) for family in families} for id, own in chosen.items()}
+    groups = {
+        id: {family: _group(own, shifts, family) for family in families}
+        for id, own in chosen.items()
+    }
     for id, group in assignment.groups.items():
         groups[id]["partition"] = group
     return groups
@@ -175,7 +234,9 @@ def _standardised(parts: Parts, standard: Standard) -> Parts:
 def _test_clients(
     data: Dataset, scenario: Scenario, key: Key, concepts: set[str]
 ) -> tuple[dict[ClientId, Parts], dict[ClientId, dict[str, str]]]:
-    """A client per concept, with the test set under its label map: one half to adapt on, one to be tested on."""
+    """A client per concept, with the test set under its label map: one half to adapt on, one to be
+    tested on.
+    """
     if not len(data.test.y):
         return {}, {}
     order = key.child("held-out").numpy().permutation(len(data.test.y))
@@ -183,7 +244,11 @@ def _test_clients(
     clients, groups = {}, {}
     for concept in sorted(concepts):
         id = f"held-out-{concept}"
-        made = [(place, shift) for place, shift in enumerate(scenario.shifts) if _makes(place, scenario.shifts, concept)]
+        made = [
+            (place, shift)
+            for place, shift in enumerate(scenario.shifts)
+            if _makes(place, scenario.shifts, concept)
+        ]
         adapt, test = (data.test.take(half) for half in halves)
         for place, shift in made[:1]:
             keys = key.child("shift", place), key.child("shift", place, id)

@@ -1,7 +1,9 @@
-"""The common corruptions of MNIST-C and CIFAR-C (Mu and Gilmer 2019; Hendrycks and Dietterich 2019) for small images.
+"""The common corruptions of MNIST-C and CIFAR-C (Mu and Gilmer 2019; Hendrycks and Dietterich 2019)
+for small images.
 
-Each takes images (N, H, W, C) as floats in [0, 1], a severity from 1 to 5 and a generator. Written with numpy and scipy; the
-strengths are chosen for images of 28 to 32 pixels, and frost is drawn, not photographed.
+Each takes images (N, H, W, C) as floats in [0, 1], a severity from 1 to 5 and a generator. Written
+with numpy and scipy; the strengths are chosen for images of 28 to 32 pixels, and frost is drawn,
+not photographed.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -53,7 +55,9 @@ def motion_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
 
 def glass_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
     """Pixels change places with near ones, between two slight blurs."""
-    sigma, reach, times = ((0.4, 1, 1), (0.5, 1, 2), (0.6, 2, 1), (0.7, 2, 2), (0.9, 3, 2))[severity - 1]
+    sigma, reach, times = ((0.4, 1, 1), (0.5, 1, 2), (0.6, 2, 1), (0.7, 2, 2), (0.9, 3, 2))[
+        severity - 1
+    ]
     x = _smoothed(x, sigma)
     rows, columns = np.indices(x.shape[1:3])
     for _ in range(times):
@@ -77,7 +81,9 @@ def fog(x: Images, severity: int, rng: np.random.Generator) -> Images:
 
 
 def snow(x: Images, severity: int, rng: np.random.Generator) -> Images:
-    density, whitening = ((0.03, 0.1), (0.06, 0.15), (0.09, 0.2), (0.13, 0.3), (0.18, 0.4))[severity - 1]
+    density, whitening = ((0.03, 0.1), (0.06, 0.15), (0.09, 0.2), (0.13, 0.3), (0.18, 0.4))[
+        severity - 1
+    ]
     flakes = (rng.random(x.shape[:3]) < density).astype(float)[..., None]
     flakes = 3 * _filtered(flakes, _line(3, np.pi * rng.uniform(0.25, 0.75)))
     return x * (1 - whitening) + whitening * np.maximum(x, 0.6) + np.minimum(flakes, 1.0)
@@ -105,7 +111,9 @@ def pixelate(x: Images, severity: int, rng: np.random.Generator) -> Images:
     from PIL import Image
 
     def coarse(image: Image.Image) -> Image.Image:
-        return image.resize(small[::-1], Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST)
+        return image.resize(small[::-1], Image.Resampling.BOX).resize(
+            image.size, Image.Resampling.NEAREST
+        )
 
     return _by_pillow(x, coarse)
 
@@ -157,7 +165,7 @@ def corrupt(images: np.ndarray, name: str, severity: int, rng: np.random.Generat
     return to_bytes(CORRUPTIONS[name](images / 255.0, severity, rng))
 
 
-# --- geometry, used by the shifts too ---------------------------------------------------------------------------------
+# --- geometry, used by the shifts too -------------------------------------------------------------
 
 
 def to_bytes(x: Images) -> np.ndarray:
@@ -168,7 +176,9 @@ def scaled(x: Images, factor: float) -> Images:
     """Larger (above 1) or smaller about the centre; what comes in from outside is black."""
     middle = (np.array(x.shape[1:3]) - 1) / 2
     rows, columns = np.indices(x.shape[1:3], dtype=float)
-    return _sampled(x, middle[0] + (rows - middle[0]) / factor, middle[1] + (columns - middle[1]) / factor)
+    return _sampled(
+        x, middle[0] + (rows - middle[0]) / factor, middle[1] + (columns - middle[1]) / factor
+    )
 
 
 def rotated(x: Images, degrees: float) -> Images:
@@ -187,7 +197,9 @@ def rotated(x: Images, degrees: float) -> Images:
 
 
 def _sampled(x: Images, rows: Images, columns: Images, *, edge: bool = False) -> Images:
-    """Bilinear values at fractional places (H, W) or (N, H, W); beyond the edge the edge's own, or black."""
+    """Bilinear values at fractional places (H, W) or (N, H, W); beyond the edge the edge's own, or
+    black.
+    """
     height, width = x.shape[1:3]
     rows, columns = np.broadcast_to(rows, x.shape[:3]), np.broadcast_to(columns, x.shape[:3])
     top, left = np.floor(rows).astype(int), np.floor(columns).astype(int)
@@ -243,5 +255,7 @@ def _by_pillow(x: Images, change: Callable[..., object]) -> Images:
 
     grey = x.shape[3] == 1
     images = to_bytes(x)
-    changed = [np.asarray(change(Image.fromarray(image[..., 0] if grey else image))) for image in images]
+    changed = [
+        np.asarray(change(Image.fromarray(image[..., 0] if grey else image))) for image in images
+    ]
     return np.stack(changed).reshape(x.shape) / 255.0

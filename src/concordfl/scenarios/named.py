@@ -10,7 +10,10 @@ def _concepts(*maps: dict[str, Any], corrupted: dict[str, float]) -> dict[str, A
     """Label skew, the given concepts, and corruptions at a share of the clients of each concept."""
     shifts = [
         *maps,
-        *({"kind": "corrupt", "severity": "random", "share": share, "among": concept} for concept, share in corrupted.items()),
+        *(
+            {"kind": "corrupt", "severity": "random", "share": share, "among": concept}
+            for concept, share in corrupted.items()
+        ),
     ]
     return {"partition": {"kind": "lda", "alpha": 1.0}, "shifts": shifts}
 
@@ -20,8 +23,11 @@ def _fifth(by: int) -> dict[str, Any]:
 
 
 NAMED: dict[str, dict[str, Any]] = {
-    # Section 7.1: 30% clean, 20% corrupted, and twice 25% with other labels, a fifth of them corrupted.
-    "fedconceptem-three-concepts": _concepts(REVERSE, SHIFT, corrupted={"original": 0.4, "reverse": 0.2, "shift": 0.2}),
+    # Section 7.1: 30% clean, 20% corrupted, and twice 25% with other labels, a fifth of them
+    # corrupted.
+    "fedconceptem-three-concepts": _concepts(
+        REVERSE, SHIFT, corrupted={"original": 0.4, "reverse": 0.2, "shift": 0.2}
+    ),
     "fedconceptem-one-concepts": _concepts(corrupted={"original": 0.4}),
     # The paper does not give the maps of five concepts: these are ours.
     "fedconceptem-five-concepts": _concepts(
@@ -51,7 +57,12 @@ NAMED: dict[str, dict[str, Any]] = {
     "fedconcat-dir01": {"clients": 40, "partition": {"kind": "dirichlet-by-class", "alpha": 0.1}},
     "fedconcat-dir05": {"clients": 40, "partition": {"kind": "dirichlet-by-class", "alpha": 0.5}},
     # Figure 4: five groups with a class distribution each, three of them train.
-    "fedvc-target": {"clients": 50, "partition": {"kind": "groups", "groups": 5, "held_out_groups": 2}},
+    "fedvc-target": {
+        "clients": 50,
+        "partition": {"kind": "groups", "groups": 5, "held_out_groups": 2},
+    },
     # Figure 6: per domain five training clients and one held out, and five mixed ones.
-    "fedvc-feature": {"partition": {"kind": "domains", "per_domain": 5, "held_out_per_domain": 1, "mixed": 5}},
+    "fedvc-feature": {
+        "partition": {"kind": "domains", "per_domain": 5, "held_out_per_domain": 1, "mixed": 5}
+    },
 }

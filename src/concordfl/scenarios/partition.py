@@ -1,4 +1,6 @@
-"""Partitions: who gets which examples. Each is named for what it really does, as "Dirichlet" means several things."""
+"""Partitions: who gets which examples. Each is named for what it really does, as "Dirichlet" means
+several things.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,7 +17,9 @@ ATTEMPTS = 1000  # draws before a partition is given up
 
 
 class Assignment(NamedTuple):
-    """The places of each client's examples, its true group where the partition makes groups, and who is held out."""
+    """The places of each client's examples, its true group where the partition makes groups, and
+    who is held out.
+    """
 
     places: dict[ClientId, np.ndarray]
     groups: dict[ClientId, str] = {}  # noqa: RUF012 - never changed
@@ -60,12 +64,16 @@ class DirichletByClient(Partition):
 
 @dataclass(frozen=True)
 class Lda(Partition):
-    """Each client's class mix is drawn from Dir(alpha * p), p the proportions of what is left; equal sizes.
+    """Each client's class mix is drawn from Dir(alpha * p), p the proportions of what is left;
+    equal sizes.
 
-    What FedConceptEM's experiments call LDA: as p sums to 1, alpha = 1 over ten classes means about 0.1 per class.
+    What FedConceptEM's experiments call LDA: as p sums to 1, alpha = 1 over ten classes means about
+    0.1 per class.
     """
 
-    about: ClassVar[str] = "each client's class mix ~ Dir(alpha * remaining class proportions), equal sizes"
+    about: ClassVar[str] = (
+        "each client's class mix ~ Dir(alpha * remaining class proportions), equal sizes"
+    )
 
     alpha: Positive = 1.0
 
@@ -88,20 +96,30 @@ class Natural(Partition):
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         if data.owners is None:
-            raise DataError("the partition 'natural' needs data that say whose each example is, got data that do not")
+            raise DataError(
+                "the partition 'natural' needs data that say whose each example is, got data that "
+                "do not"
+            )
         owners = np.unique(data.owners)
         if clients is not None:
             if clients > len(owners):
-                raise DataError(f"scenario.clients must be <= {len(owners)}, the owners in these data, got {clients}")
+                raise DataError(
+                    f"scenario.clients must be <= {len(owners)}, the owners in these data, got "
+                    f"{clients}"
+                )
             owners = np.sort(key.numpy().permutation(owners)[:clients])
         return Assignment({str(owner): np.flatnonzero(data.owners == owner) for owner in owners})
 
 
 @dataclass(frozen=True)
 class DirichletByClass(Partition):
-    """NIID-Bench: each class is dealt out by Dir(alpha) over clients; who has N/n already gets no more of it."""
+    """NIID-Bench: each class is dealt out by Dir(alpha) over clients; who has N/n already gets no
+    more of it.
+    """
 
-    about: ClassVar[str] = "each class dealt over clients by Dir(alpha), at most about N/n each (NIID-Bench)"
+    about: ClassVar[str] = (
+        "each class dealt over clients by Dir(alpha), at most about N/n each (NIID-Bench)"
+    )
 
     alpha: Positive = 0.5
     smallest: Count = 10  # redrawn until every client has so many
@@ -114,7 +132,9 @@ class DirichletByClass(Partition):
             parts: list[list[int]] = [[] for _ in range(count)]
             for label in range(data.num_classes):
                 places = rng.permutation(np.flatnonzero(data.train.y == label))
-                shares = rng.dirichlet(np.full(count, self.alpha)) * [len(part) < fair for part in parts]
+                shares = rng.dirichlet(np.full(count, self.alpha)) * [
+                    len(part) < fair for part in parts
+                ]
                 cuts = (np.cumsum(shares / shares.sum()) * len(places)).astype(int)[:-1]
                 for part, more in zip(parts, np.split(places, cuts), strict=True):
                     part.extend(more.tolist())
@@ -127,7 +147,9 @@ class DirichletByClass(Partition):
 class MixtureWeights(Partition):
     """FedEM and FedGMM: every class is a multinomial over clients, with weights from Dir(alpha)."""
 
-    about: ClassVar[str] = "each class a multinomial over clients with weights ~ Dir(alpha) (FedEM, FedGMM)"
+    about: ClassVar[str] = (
+        "each class a multinomial over clients with weights ~ Dir(alpha) (FedEM, FedGMM)"
+    )
 
     alpha: Positive = 0.4
     smallest: Count = 2  # redrawn until every client has so many
@@ -139,7 +161,9 @@ class MixtureWeights(Partition):
             owner = np.empty(len(data.train.y), dtype=int)
             for label in range(data.num_classes):
                 places = np.flatnonzero(data.train.y == label)
-                owner[places] = rng.choice(count, size=len(places), p=rng.dirichlet(np.full(count, self.alpha)))
+                owner[places] = rng.choice(
+                    count, size=len(places), p=rng.dirichlet(np.full(count, self.alpha))
+                )
             return [np.flatnonzero(owner == client) for client in range(count)]
 
         return _named(_redraw(draw, self.smallest, key))
@@ -147,7 +171,9 @@ class MixtureWeights(Partition):
 
 @dataclass(frozen=True)
 class LabelsPerClient(Partition):
-    """#C=k: client i holds label i mod C and k-1 further ones; a label's examples are split equally among its holders."""
+    """#C=k: client i holds label i mod C and k-1 further ones; a label's examples are split equally
+    among its holders.
+    """
 
     about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k)"
 
@@ -156,7 +182,10 @@ class LabelsPerClient(Partition):
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients)
         if self.labels > data.num_classes:
-            raise DataError(f"scenario.partition.labels must be <= {data.num_classes}, the classes, got {self.labels}")
+            raise DataError(
+                f"scenario.partition.labels must be <= {data.num_classes}, the classes, got "
+                f"{self.labels}"
+            )
         rng = key.numpy()
         held = []
         for client in range(count):
@@ -167,7 +196,9 @@ class LabelsPerClient(Partition):
         for label in range(data.num_classes):
             holders = [client for client in range(count) if label in held[client]]
             places = rng.permutation(np.flatnonzero(data.train.y == label))
-            for client, more in zip(holders, np.array_split(places, max(len(holders), 1)), strict=False):
+            for client, more in zip(
+                holders, np.array_split(places, max(len(holders), 1)), strict=False
+            ):
                 parts[client].extend(more.tolist())
         return _named([np.array(part, dtype=int) for part in parts])
 
@@ -191,21 +222,30 @@ class Quantity(Partition):
 
 @dataclass(frozen=True)
 class Pachinko(Partition):
-    """FedEM's CIFAR-100: a client's mix of coarse labels ~ Dir(coarse_alpha), of fine labels within each ~ Dir(fine_alpha)."""
+    """FedEM's CIFAR-100: a client's mix of coarse labels ~ Dir(coarse_alpha), of fine labels within
+    each ~ Dir(fine_alpha).
+    """
 
-    about: ClassVar[str] = "coarse labels ~ Dir(coarse_alpha), fine labels within ~ Dir(fine_alpha), equal sizes"
+    about: ClassVar[str] = (
+        "coarse labels ~ Dir(coarse_alpha), fine labels within ~ Dir(fine_alpha), equal sizes"
+    )
 
     coarse_alpha: Positive = 0.4
     fine_alpha: Positive = 10.0
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         if data.coarse is None:
-            raise DataError("the partition 'pachinko' needs data with coarse labels, such as cifar100, got data without")
+            raise DataError(
+                "the partition 'pachinko' needs data with coarse labels, such as cifar100, got "
+                "data without"
+            )
         coarse = data.coarse
 
         def mix(remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             weights = np.zeros(len(remaining))
-            for group, share in enumerate(rng.dirichlet(np.full(coarse.max() + 1, self.coarse_alpha))):
+            for group, share in enumerate(
+                rng.dirichlet(np.full(coarse.max() + 1, self.coarse_alpha))
+            ):
                 inside = coarse == group
                 weights[inside] = share * rng.dirichlet(np.full(int(inside.sum()), self.fine_alpha))
             return weights
@@ -215,9 +255,13 @@ class Pachinko(Partition):
 
 @dataclass(frozen=True)
 class Groups(Partition):
-    """Clients in groups, each group with a class mix of its own; the clients of the last groups are held out (FedVC)."""
+    """Clients in groups, each group with a class mix of its own; the clients of the last groups are
+    held out (FedVC).
+    """
 
-    about: ClassVar[str] = "clients in groups with a class mix each ~ Dir(alpha); the last groups are held out (FedVC)"
+    about: ClassVar[str] = (
+        "clients in groups with a class mix each ~ Dir(alpha); the last groups are held out (FedVC)"
+    )
 
     groups: Count = 5
     held_out_groups: CountOrZero = 2
@@ -226,22 +270,33 @@ class Groups(Partition):
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients)
         if self.held_out_groups >= self.groups or self.groups > count:
-            rule = f"scenario.partition.groups must be > held_out_groups ({self.held_out_groups}) and <= clients ({count})"
+            bounds = f"> held_out_groups ({self.held_out_groups}) and <= clients ({count})"
+            rule = f"scenario.partition.groups must be {bounds}"
             raise DataError(f"{rule}, got {self.groups}")
-        mixes = key.child("mixes").numpy().dirichlet(np.full(data.num_classes, self.alpha), size=self.groups)
+        mixes = (
+            key.child("mixes")
+            .numpy()
+            .dirichlet(np.full(data.num_classes, self.alpha), size=self.groups)
+        )
         group_of = np.sort(np.arange(count) % self.groups)
         places = _named(_draw_exactly(data, mixes[group_of], key)).places
         groups = {id: f"group-{group + 1}" for id, group in zip(places, group_of, strict=True)}
         first_held_out = self.groups - self.held_out_groups
-        held_out = tuple(id for id, group in zip(places, group_of, strict=True) if group >= first_held_out)
+        held_out = tuple(
+            id for id, group in zip(places, group_of, strict=True) if group >= first_held_out
+        )
         return Assignment(places, groups, held_out)
 
 
 @dataclass(frozen=True)
 class Domains(Partition):
-    """Several clients per domain, some of them held out, and held-out clients with all domains mixed (FedVC, Digit-5)."""
+    """Several clients per domain, some of them held out, and held-out clients with all domains
+    mixed (FedVC, Digit-5).
+    """
 
-    about: ClassVar[str] = "clients per domain with even classes, some held out, and mixed held-out clients (FedVC)"
+    about: ClassVar[str] = (
+        "clients per domain with even classes, some held out, and mixed held-out clients (FedVC)"
+    )
     needs_clients: ClassVar[bool] = False
 
     per_domain: Count = 5
@@ -250,7 +305,10 @@ class Domains(Partition):
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         if data.owners is None:
-            raise DataError("the partition 'domains' needs data of several domains, such as digit-domains, got one")
+            raise DataError(
+                "the partition 'domains' needs data of several domains, such as digit-domains, got "
+                "one"
+            )
         rng = key.numpy()
         places: dict[ClientId, np.ndarray] = {}
         groups: dict[ClientId, str] = {}
@@ -266,7 +324,9 @@ class Domains(Partition):
                 places[id], groups[id] = shares[place], str(domain)
                 if place >= self.per_domain:
                     held_out.append(id)
-            for pool, more in zip(pools, _even_shares(shares[-1], data.train.y, self.mixed, rng), strict=False):
+            for pool, more in zip(
+                pools, _even_shares(shares[-1], data.train.y, self.mixed, rng), strict=False
+            ):
                 pool.append(more)
         for place, pool in enumerate(pools):
             id = f"mixed-{place}"
@@ -304,52 +364,81 @@ def _check_count(data: Dataset, clients: int | None, smallest: int = 1) -> int:
 
 def _named(parts: Sequence[np.ndarray]) -> Assignment:
     width = len(str(len(parts) - 1))
-    return Assignment({f"client-{place:0{width}d}": np.sort(part) for place, part in enumerate(parts)})
+    return Assignment(
+        {f"client-{place:0{width}d}": np.sort(part) for place, part in enumerate(parts)}
+    )
 
 
-def _redraw(draw: Callable[[np.random.Generator], list[np.ndarray]], smallest: int, key: Key) -> list[np.ndarray]:
+def _redraw(
+    draw: Callable[[np.random.Generator], list[np.ndarray]], smallest: int, key: Key
+) -> list[np.ndarray]:
     """The first draw in which every client has `smallest` examples."""
     for attempt in range(ATTEMPTS):
         parts = draw(key.child(attempt).numpy())
         if min(len(part) for part in parts) >= smallest:
             return parts
     raise DataError(
-        f"every client must get at least {smallest} examples, got fewer in each of {ATTEMPTS} draws: "
+        f"every client must get at least {smallest} examples, got fewer in each of {ATTEMPTS} "
+        "draws: "
         "take fewer clients, a larger alpha or a lower scenario.partition.smallest"
     )
 
 
-def _even_shares(places: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _even_shares(
+    places: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     """`count` equal shares of `places`, each class spread evenly over them."""
     if count == 0:
         return []
-    by_class = np.concatenate([rng.permutation(places[labels[places] == label]) for label in np.unique(labels[places])])
+    by_class = np.concatenate(
+        [rng.permutation(places[labels[places] == label]) for label in np.unique(labels[places])]
+    )
     return [by_class[start::count] for start in range(count)]
 
 
 def _draw_exactly(data: Dataset, mixes: np.ndarray, key: Key) -> list[np.ndarray]:
-    """As many examples for each client, by its row of `mixes`, as there are before a class runs out; the rest is left over."""
+    """As many examples for each client, by its row of `mixes`, as there are before a class runs
+    out; the rest is left over.
+    """
     sizes = np.bincount(data.train.y, minlength=data.num_classes)
     wanted = mixes.sum(axis=0)
     size = int((sizes[wanted > 0] / wanted[wanted > 0]).min())
     if size < 1:
-        raise DataError("every group's class mix must be met by the examples there are, got too few: take fewer clients")
+        raise DataError(
+            "every group's class mix must be met by the examples there are, got too few: take "
+            "fewer clients"
+        )
     rng = key.numpy()
-    pools = [iter(rng.permutation(np.flatnonzero(data.train.y == label))) for label in range(data.num_classes)]
+    pools = [
+        iter(rng.permutation(np.flatnonzero(data.train.y == label)))
+        for label in range(data.num_classes)
+    ]
     counts = np.maximum(np.floor(size * mixes).astype(int), 0)
-    counts[np.arange(len(mixes)), mixes.argmax(axis=1)] += counts.sum(axis=1) == 0  # nobody is left without
+    counts[np.arange(len(mixes)), mixes.argmax(axis=1)] += (
+        counts.sum(axis=1) == 0
+    )  # nobody is left without
     return [
-        np.array([place for pool, n in zip(pools, row, strict=True) for place in islice(pool, int(n))], dtype=int)
+        np.array(
+            [place for pool, n in zip(pools, row, strict=True) for place in islice(pool, int(n))],
+            dtype=int,
+        )
         for row in counts
     ]
 
 
 def _draw_by_mix(
-    data: Dataset, clients: int, mix: Callable[[np.ndarray, np.random.Generator], np.ndarray], key: Key
+    data: Dataset,
+    clients: int,
+    mix: Callable[[np.ndarray, np.random.Generator], np.ndarray],
+    key: Key,
 ) -> Assignment:
-    """Equal sizes, drawn without replacement by a class mix of each client's own; where a class runs out, by the rest."""
+    """Equal sizes, drawn without replacement by a class mix of each client's own; where a class
+    runs out, by the rest.
+    """
     rng = key.numpy()
-    pools = [rng.permutation(np.flatnonzero(data.train.y == label)) for label in range(data.num_classes)]
+    pools = [
+        rng.permutation(np.flatnonzero(data.train.y == label)) for label in range(data.num_classes)
+    ]
     used = np.zeros(data.num_classes, dtype=int)
     sizes = np.array([len(pool) for pool in pools])
     parts = []
@@ -361,6 +450,10 @@ def _draw_by_mix(
             if weights.sum() <= 0:  # the mix holds only classes that have run out
                 weights = left.astype(float)
             counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), left)
-        parts.append(np.concatenate([pool[at : at + n] for pool, at, n in zip(pools, used, counts, strict=True)]))
+        parts.append(
+            np.concatenate(
+                [pool[at : at + n] for pool, at, n in zip(pools, used, counts, strict=True)]
+            )
+        )
         used += counts
     return _named(parts)

@@ -18,8 +18,8 @@ UNCHANGED = "original"
 class Shift(Settings, ABC):
     """A change to the data of a share of the clients, or to a share of every client's examples.
 
-    Clients with shifts of one family do not overlap. With `among`, only clients of that concept are chosen from; with
-    `from_round`, the shift begins in that round: the data drift.
+    Clients with shifts of one family do not overlap. With `among`, only clients of that concept are
+    chosen from; with `from_round`, the shift begins in that round: the data drift.
     """
 
     about: ClassVar[str]
@@ -37,17 +37,25 @@ class Shift(Settings, ABC):
 
     @property
     def changes_concept(self) -> bool:
-        """Whether P(y|x) is another one: such clients are a group of their own, and new clients are made for it."""
+        """Whether P(y|x) is another one: such clients are a group of their own, and new clients are
+        made for it.
+        """
         return False
 
     @abstractmethod
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        """Changed examples; `shared` is the same for all clients with this shift, `own` is the client's."""
+        """Changed examples; `shared` is the same for all clients with this shift, `own` is the
+        client's.
+        """
 
     def apply(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         if self.share_of == "clients":
             return self.change(arrays, num_classes, shared, own)
-        chosen = np.sort(own.child("examples").numpy().permutation(len(arrays.y))[: round(self.share * len(arrays.y))])
+        chosen = np.sort(
+            own.child("examples")
+            .numpy()
+            .permutation(len(arrays.y))[: round(self.share * len(arrays.y))]
+        )
         changed = self.change(arrays.take(chosen), num_classes, shared, own)
         x, y = arrays.x.copy(), arrays.y.copy()
         x[chosen], y[chosen] = changed.x, changed.y
@@ -58,7 +66,9 @@ class Shift(Settings, ABC):
 class LabelMap(Shift):
     """Another concept: the same inputs have other labels."""
 
-    about: ClassVar[str] = "labels are renamed: reverse (C-1-y), shift (y + `by` mod C), random, or a given list"
+    about: ClassVar[str] = (
+        "labels are renamed: reverse (C-1-y), shift (y + `by` mod C), random, or a given list"
+    )
     family: ClassVar[str] = "concept"
 
     map: Literal["reverse", "shift", "random"] | tuple[int, ...] = "reverse"
@@ -86,7 +96,9 @@ class LabelMap(Shift):
         if self.map == "random":
             return shared.child("label-map").numpy().permutation(num_classes)
         if len(self.map) != num_classes or not set(self.map) <= set(range(num_classes)):
-            raise SettingError(f"map must list {num_classes} labels in 0..{num_classes - 1}, got {list(self.map)}")
+            raise SettingError(
+                f"map must list {num_classes} labels in 0..{num_classes - 1}, got {list(self.map)}"
+            )
         return np.array(self.map)
 
 
@@ -123,7 +135,9 @@ class Corrupt(Shift):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.name != "random" and self.name not in CORRUPTIONS:
-            raise SettingError(f"name must be random or one of {', '.join(CORRUPTIONS)}, got {self.name!r}")
+            raise SettingError(
+                f"name must be random or one of {', '.join(CORRUPTIONS)}, got {self.name!r}"
+            )
 
     @property
     def group(self) -> str:
@@ -132,10 +146,16 @@ class Corrupt(Shift):
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         rng = own.child("corruption").numpy()
-        drawn, strength = list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))], int(rng.integers(1, 6))
+        drawn, strength = (
+            list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))],
+            int(rng.integers(1, 6)),
+        )
         name = drawn if self.name == "random" else self.name
         severity = strength if self.severity == "random" else self.severity
-        return Arrays(corrupt(_images(arrays, "corrupt"), name, severity, own.child("noise").numpy()), arrays.y)
+        return Arrays(
+            corrupt(_images(arrays, "corrupt"), name, severity, own.child("noise").numpy()),
+            arrays.y,
+        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +185,10 @@ class Flip(Shift):
         return f"flip-{self.axis}"
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(np.flip(_images(arrays, "flip"), axis=2 if self.axis == "horizontal" else 1).copy(), arrays.y)
+        return Arrays(
+            np.flip(_images(arrays, "flip"), axis=2 if self.axis == "horizontal" else 1).copy(),
+            arrays.y,
+        )
 
 
 @dataclass(frozen=True)
@@ -198,9 +221,13 @@ class Scale(Shift):
 
 @dataclass(frozen=True)
 class MissingFeatures(Shift):
-    """The same features are missing at all these clients: black pixels, or NaN, which standardising makes the mean."""
+    """The same features are missing at all these clients: black pixels, or NaN, which standardising
+    makes the mean.
+    """
 
-    about: ClassVar[str] = "a share of the features (or pixels) is missing; tables must be standardised"
+    about: ClassVar[str] = (
+        "a share of the features (or pixels) is missing; tables must be standardised"
+    )
     family: ClassVar[str] = "feature"
 
     missing: Share = 0.25
@@ -211,16 +238,24 @@ class MissingFeatures(Shift):
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         flat = arrays.x.reshape(len(arrays.x), -1).copy()
-        gone = shared.child("missing").numpy().permutation(flat.shape[1])[: round(self.missing * flat.shape[1])]
+        gone = (
+            shared.child("missing")
+            .numpy()
+            .permutation(flat.shape[1])[: round(self.missing * flat.shape[1])]
+        )
         flat[:, gone] = 0 if flat.dtype == np.uint8 else np.nan
         return Arrays(flat.reshape(arrays.x.shape), arrays.y)
 
 
 @dataclass(frozen=True)
 class Joint(Shift):
-    """FedGMM 4.1: images inverted, flipped and turned by 90 degrees, and their labels permuted; or one of the two."""
+    """FedGMM 4.1: images inverted, flipped and turned by 90 degrees, and their labels permuted; or
+    one of the two.
+    """
 
-    about: ClassVar[str] = "images inverted, flipped and turned by 90 degrees, labels permuted (FedGMM)"
+    about: ClassVar[str] = (
+        "images inverted, flipped and turned by 90 degrees, labels permuted (FedGMM)"
+    )
     family: ClassVar[str] = "joint"
 
     images: bool = True
@@ -228,7 +263,13 @@ class Joint(Shift):
 
     @property
     def group(self) -> str:
-        return "joint" if self.images and self.labels else "joint-images" if self.images else "joint-labels"
+        return (
+            "joint"
+            if self.images and self.labels
+            else "joint-images"
+            if self.images
+            else "joint-labels"
+        )
 
     @property
     def changes_concept(self) -> bool:
@@ -259,7 +300,8 @@ SHIFTS: dict[str, type[Shift]] = {
 def _images(arrays: Arrays, kind: str) -> np.ndarray:
     if arrays.x.ndim != 4 or arrays.x.dtype != np.uint8:
         raise DataError(
-            f"the shift {kind!r} needs images, got examples of shape {arrays.x.shape[1:]} and type {arrays.x.dtype}"
+            f"the shift {kind!r} needs images, got examples of shape {arrays.x.shape[1:]} and type "
+            f"{arrays.x.dtype}"
         )
     return arrays.x
 

@@ -30,8 +30,14 @@ class Cifar10(FileSource):
 
     def forms(self) -> Sequence[Form]:
         return (
-            Form((*(f"{TEN}/data_batch_{n}.bin" for n in range(1, 6)), f"{TEN}/test_batch.bin"), _ten_from_binary),
-            Form(("cifar10_20k_5k.npz",), lambda folder: images_from_npz(folder / "cifar10_20k_5k.npz")),
+            Form(
+                (*(f"{TEN}/data_batch_{n}.bin" for n in range(1, 6)), f"{TEN}/test_batch.bin"),
+                _ten_from_binary,
+            ),
+            Form(
+                ("cifar10_20k_5k.npz",),
+                lambda folder: images_from_npz(folder / "cifar10_20k_5k.npz"),
+            ),
         )
 
 
@@ -52,9 +58,13 @@ class Cifar100(FileSource):
 
 
 def _ten_from_binary(folder: Path) -> Dataset:
-    train, train_labels = read_cifar_binary(sorted((folder / TEN).glob("data_batch_*.bin")), label_bytes=1)
+    train, train_labels = read_cifar_binary(
+        sorted((folder / TEN).glob("data_batch_*.bin")), label_bytes=1
+    )
     test, test_labels = read_cifar_binary([folder / TEN / "test_batch.bin"], label_bytes=1)
-    return Dataset(Arrays(train, train_labels[:, 0]), Arrays(test, test_labels[:, 0]), num_classes=10)
+    return Dataset(
+        Arrays(train, train_labels[:, 0]), Arrays(test, test_labels[:, 0]), num_classes=10
+    )
 
 
 def _hundred_from_binary(folder: Path) -> Dataset:
@@ -62,4 +72,9 @@ def _hundred_from_binary(folder: Path) -> Dataset:
     test, test_labels = read_cifar_binary([folder / HUNDRED / "test.bin"], label_bytes=2)
     coarse = np.zeros(100, dtype=int)
     coarse[train_labels[:, 1]] = train_labels[:, 0]
-    return Dataset(Arrays(train, train_labels[:, 1]), Arrays(test, test_labels[:, 1]), num_classes=100, coarse=coarse)
+    return Dataset(
+        Arrays(train, train_labels[:, 1]),
+        Arrays(test, test_labels[:, 1]),
+        num_classes=100,
+        coarse=coarse,
+    )

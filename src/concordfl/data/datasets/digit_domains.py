@@ -1,4 +1,6 @@
-"""Digits of several domains, all 32x32 in colour: FedVC's Digit-5 with the domains that are at hand."""
+"""Digits of several domains, all 32x32 in colour: FedVC's Digit-5 with the domains that are at
+hand.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,12 +17,21 @@ from .mnist_m import MnistM
 from .svhn import Svhn
 from .usps import Usps
 
-DOMAINS: dict[str, type[Source]] = {"digits": Digits, "mnist": Mnist, "mnist-m": MnistM, "svhn": Svhn, "usps": Usps}
+DOMAINS: dict[str, type[Source]] = {
+    "digits": Digits,
+    "mnist": Mnist,
+    "mnist-m": MnistM,
+    "svhn": Svhn,
+    "usps": Usps,
+}
 
 
 @dataclass(frozen=True)
 class DigitDomains(Source):
-    about: ClassVar[str] = "digits of several domains (mnist, mnist-m, usps, digits; svhn where it is at hand), 32x32 in colour"
+    about: ClassVar[str] = (
+        "digits of several domains (mnist, mnist-m, usps, digits; svhn where it is at hand), 32x32 "
+        "in colour"
+    )
 
     domains: tuple[str, ...] = ("mnist", "mnist-m", "usps", "digits")
     per_domain: Count = 1400  # training examples taken of each
@@ -48,17 +59,24 @@ class DigitDomains(Source):
 
 
 def _without_twins(mnist: Dataset) -> Dataset:
-    """MNIST without the digits from which MNIST-M was made, where that is known: none is trained on and tested on."""
+    """MNIST without the digits from which MNIST-M was made, where that is known: none is trained on
+    and tested on.
+    """
     form, folder = MnistM().locate()
     if form.files != ("mnistm_10k_2k.npz",):
         return mnist
     train, test = read_npz(folder / form.files[0], "idx_train", "idx_test")
-    keep = [np.setdiff1d(np.arange(len(part.y)), twins) for part, twins in ((mnist.train, train), (mnist.test, test))]
+    keep = [
+        np.setdiff1d(np.arange(len(part.y)), twins)
+        for part, twins in ((mnist.train, train), (mnist.test, test))
+    ]
     return mnist._replace(train=mnist.train.take(keep[0]), test=mnist.test.take(keep[1]))
 
 
 def _joined(parts: list[Arrays]) -> Arrays:
-    return Arrays(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+    return Arrays(
+        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    )
 
 
 def _in_colour(arrays: Arrays) -> Arrays:

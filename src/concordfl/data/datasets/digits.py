@@ -30,11 +30,17 @@ class Digits(Source):
 
 
 def _file() -> Path:
-    """Read from scikit-learn's folder without importing scikit-learn, which takes longer than a round on these data."""
+    """Read from scikit-learn's folder without importing scikit-learn, which takes longer than a
+    round on these data.
+    """
     spec = importlib.util.find_spec("sklearn")
-    file = Path((spec.submodule_search_locations or ["."])[0] if spec else ".") / "datasets/data/digits.csv.gz"
+    file = (
+        Path((spec.submodule_search_locations or ["."])[0] if spec else ".")
+        / "datasets/data/digits.csv.gz"
+    )
     if not file.is_file():
         raise DataError(
-            "data set 'digits' comes with scikit-learn, which must be installed, got none: pip install scikit-learn"
+            "data set 'digits' comes with scikit-learn, which must be installed, got none: pip "
+            "install scikit-learn"
         )
     return file

@@ -16,8 +16,13 @@ from ..federation import Arrays
 @dataclass(frozen=True)
 class Femnist(FileSource):
     name: ClassVar[str] = "femnist"
-    about: ClassVar[str] = "handwritten characters, 28x28, 62 classes; natural clients are the writers"
-    advice: ClassVar[str] = "make it with LEAF's preprocess.sh, and put its `train` and `test` folders into one of these"
+    about: ClassVar[str] = (
+        "handwritten characters, 28x28, 62 classes; natural clients are the writers"
+    )
+    advice: ClassVar[str] = (
+        "make it with LEAF's preprocess.sh, and put its `train` and `test` folders into one of "
+        "these"
+    )
 
     def forms(self) -> Sequence[Form]:
         return (Form(("train", "test"), _from_leaf),)
@@ -30,7 +35,9 @@ def _from_leaf(folder: Path) -> Dataset:
 
 
 def _read(folder: Path) -> tuple[Arrays, np.ndarray]:
-    """LEAF's JSON: `users`, and for each of them `user_data` with x (784 numbers, white is 1) and y."""
+    """LEAF's JSON: `users`, and for each of them `user_data` with x (784 numbers, white is 1) and
+    y.
+    """
     images, labels, owners = [], [], []
     for path in sorted(folder.glob("*.json")):
         try:

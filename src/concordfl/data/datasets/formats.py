@@ -18,7 +18,9 @@ def read_npz(path: Path, *names: str) -> list[np.ndarray]:
     arrays = read_some_npz(path, *names)
     missing = [name for name in names if name not in arrays]
     if missing:
-        raise DataError(f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}")
+        raise DataError(
+            f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}"
+        )
     return [arrays[name] for name in names]
 
 
@@ -52,16 +54,24 @@ def read_idx(path: Path) -> np.ndarray:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} must be a readable idx file: {error}") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise DataError(f"{path} must be an idx file of unsigned bytes, got a header of {data[:4].hex()}")
+        raise DataError(
+            f"{path} must be an idx file of unsigned bytes, got a header of {data[:4].hex()}"
+        )
     rank = data[3]
     shape = np.frombuffer(data, dtype=">u4", count=rank, offset=4).astype(int)
     values = np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * rank)
     if len(values) != shape.prod():
-        raise DataError(f"{path} must hold {shape.prod()} bytes of data as its header says, got {len(values)}")
+        raise DataError(
+            f"{path} must hold {shape.prod()} bytes of data as its header says, got {len(values)}"
+        )
     return values.reshape(shape)
 
 
-IDX_FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+IDX_FILES = tuple(
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
+)
 
 
 def images_from_idx(folder: Path) -> Dataset:
@@ -81,7 +91,9 @@ def read_cifar_binary(paths: Iterable[Path], label_bytes: int) -> tuple[np.ndarr
     for path in paths:
         data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
         if len(data) % (label_bytes + 3072):
-            raise DataError(f"{path} must hold records of {label_bytes + 3072} bytes, got {len(data)} bytes")
+            raise DataError(
+                f"{path} must hold records of {label_bytes + 3072} bytes, got {len(data)} bytes"
+            )
         records.append(data.reshape(-1, label_bytes + 3072))
     table = np.concatenate(records)
     images = table[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

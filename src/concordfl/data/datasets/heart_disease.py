@@ -1,4 +1,7 @@
-"""UCI heart disease (Janosi et al. 1988): 920 patients of four hospitals, 13 features, many of them missing."""
+"""UCI heart disease (Janosi et al.
+
+1988): 920 patients of four hospitals, 13 features, many of them missing.
+"""
 
 import csv
 from collections.abc import Sequence
@@ -19,8 +22,13 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 @dataclass(frozen=True)
 class HeartDisease(FileSource):
     name: ClassVar[str] = "heart-disease"
-    about: ClassVar[str] = "920 patients of four hospitals, 13 features, disease or not; natural clients are the hospitals"
-    advice: ClassVar[str] = "put the four processed.*.data files of the UCI repository into one of these"
+    about: ClassVar[str] = (
+        "920 patients of four hospitals, 13 features, disease or not; natural clients are the "
+        "hospitals"
+    )
+    advice: ClassVar[str] = (
+        "put the four processed.*.data files of the UCI repository into one of these"
+    )
 
     standardise: bool = True
 
@@ -32,7 +40,9 @@ class HeartDisease(FileSource):
 
 
 def _from_npz(folder: Path) -> Dataset:
-    x, y, client, names = read_npz(folder / "heart_disease_4hospitals.npz", "X", "y", "client", "client_names")
+    x, y, client, names = read_npz(
+        folder / "heart_disease_4hospitals.npz", "X", "y", "client", "client_names"
+    )
     return _dataset(x, y, names[client])
 
 
@@ -44,9 +54,13 @@ def _from_uci(folder: Path) -> Dataset:
         with open(path, newline="") as file:
             for number, row in enumerate(csv.reader(file), start=1):
                 try:
-                    rows.append([np.nan if value.strip() in ("?", "-9") else float(value) for value in row])
+                    rows.append(
+                        [np.nan if value.strip() in ("?", "-9") else float(value) for value in row]
+                    )
                 except ValueError:
-                    raise DataError(f"{path} must hold numbers or ?, got {','.join(row)!r} in line {number}") from None
+                    raise DataError(
+                        f"{path} must hold numbers or ?, got {','.join(row)!r} in line {number}"
+                    ) from None
                 owners.append(hospital)
     table = np.array(rows)
     return _dataset(table[:, :-1], table[:, -1] > 0, np.array(owners))
@@ -55,4 +69,10 @@ def _from_uci(folder: Path) -> Dataset:
 def _dataset(x: np.ndarray, y: np.ndarray, owners: np.ndarray) -> Dataset:
     features = x.astype(np.float32)
     nobody = Arrays(features[:0], np.zeros(0, dtype=np.int64))
-    return Dataset(Arrays(features, y.astype(np.int64)), nobody, 2, owners=owners, classes=("healthy", "disease"))
+    return Dataset(
+        Arrays(features, y.astype(np.int64)),
+        nobody,
+        2,
+        owners=owners,
+        classes=("healthy", "disease"),
+    )

@@ -28,19 +28,27 @@ class TinyImagenet(FileSource):
     )
 
     def forms(self) -> Sequence[Form]:
-        return (Form((f"{ROOT}/wnids.txt", f"{ROOT}/train", f"{ROOT}/val/val_annotations.txt"), _read),)
+        return (
+            Form((f"{ROOT}/wnids.txt", f"{ROOT}/train", f"{ROOT}/val/val_annotations.txt"), _read),
+        )
 
 
 def _read(folder: Path) -> Dataset:
     root = folder / ROOT
     names = (root / "wnids.txt").read_text().split()
     place = {name: number for number, name in enumerate(names)}
-    train = [(path, place[name]) for name in names for path in sorted((root / "train" / name / "images").glob("*.JPEG"))]
+    train = [
+        (path, place[name])
+        for name in names
+        for path in sorted((root / "train" / name / "images").glob("*.JPEG"))
+    ]
     test = []
     for line in (root / "val/val_annotations.txt").read_text().splitlines():
         file, name, *_ = line.split("\t")
         if name not in place:
-            raise DataError(f"{root}/val/val_annotations.txt must name classes of wnids.txt, got {name!r}")
+            raise DataError(
+                f"{root}/val/val_annotations.txt must name classes of wnids.txt, got {name!r}"
+            )
         test.append((root / "val/images" / file, place[name]))
     return Dataset(_load(train), _load(test), num_classes=len(names), classes=tuple(names))
 

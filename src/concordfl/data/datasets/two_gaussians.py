@@ -1,7 +1,9 @@
-"""The one-dimensional example of the FedGMM paper's figure 1: two Gaussians, each with a threshold of its own.
+"""The one-dimensional example of the FedGMM paper's figure 1: two Gaussians, each with a threshold
+of its own.
 
-P1 = N(-2, 1.5) with y = 1{x < -2}, P2 = N(2, 1.5) with y = 1{x < 2}, 1.5 being the variance; clients draw from both alike.
-The Bayes error is 0.051; a method that does not look at p(x) stays near 0.25.
+P1 = N(-2, 1.5) with y = 1{x < -2}, P2 = N(2, 1.5) with y = 1{x < 2}, 1.5 being the variance;
+clients draw from both alike. The Bayes error is 0.051; a method that does not look at p(x) stays
+near 0.25.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ VARIANCE = 1.5
 
 @dataclass(frozen=True)
 class TwoGaussians(Source):
-    about: ClassVar[str] = "two Gaussians on a line, each with a threshold of its own, generated (FedGMM, figure 1)"
+    about: ClassVar[str] = (
+        "two Gaussians on a line, each with a threshold of its own, generated (FedGMM, figure 1)"
+    )
 
     clients: Count = 10
     examples_per_client: Count = 1000
@@ -31,7 +35,16 @@ class TwoGaussians(Source):
             x = rng.normal(centres, np.sqrt(VARIANCE))
             return Arrays(x.astype(np.float32)[:, None], (x < centres).astype(np.int64))
 
-        parts = [draw(self.examples_per_client, key.child("client", client).numpy()) for client in range(self.clients)]
-        owners = np.repeat([f"client-{client:03d}" for client in range(self.clients)], self.examples_per_client)
-        train = Arrays(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
-        return Dataset(train, draw(self.test_examples, key.child("test").numpy()), num_classes=2, owners=owners)
+        parts = [
+            draw(self.examples_per_client, key.child("client", client).numpy())
+            for client in range(self.clients)
+        ]
+        owners = np.repeat(
+            [f"client-{client:03d}" for client in range(self.clients)], self.examples_per_client
+        )
+        train = Arrays(
+            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+        )
+        return Dataset(
+            train, draw(self.test_examples, key.child("test").numpy()), num_classes=2, owners=owners
+        )

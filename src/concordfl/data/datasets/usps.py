@@ -48,6 +48,11 @@ def _read(path: Path) -> Arrays:
                 pixels[int(place) - 1] = float(value)
             labels.append(int(float(label)) - 1)
         except (ValueError, IndexError):
-            raise DataError(f"{path} must hold lines of `label place:value ...`, got {line[:40]!r} in line {number}") from None
+            raise DataError(
+                f"{path} must hold lines of `label place:value ...`, got {line[:40]!r} in line "
+                f"{number}"
+            ) from None
         images.append(np.rint((pixels + 1) / 2 * 255))
-    return Arrays(np.array(images, dtype=np.uint8).reshape(-1, 16, 16, 1), np.array(labels, dtype=np.int64))
+    return Arrays(
+        np.array(images, dtype=np.uint8).reshape(-1, 16, 16, 1), np.array(labels, dtype=np.int64)
+    )

@@ -22,7 +22,10 @@ class Task(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One task for some clients. The place of a client in `ids` is its leaf of the tree along which replies are added."""
+    """One task for some clients.
+
+    The place of a client in `ids` is its leaf of the tree along which replies are added.
+    """
 
     task: Task
     ids: tuple[ClientId, ...]
@@ -37,7 +40,10 @@ class Job(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What came of one client's work. A refused reply counts as none, and leaves no trace in the client's state."""
+    """What came of one client's work.
+
+    A refused reply counts as none, and leaves no trace in the client's state.
+    """
 
     reply: Tree
     size: int  # bytes of the reply
@@ -50,7 +56,9 @@ NO_VISIT = Visit(None, 0, None, refused=False, memo=False)  # to a client that w
 
 
 class States(Protocol):
-    """Where an executor gets clients' packed states, and puts changed ones as soon as they are there."""
+    """Where an executor gets clients' packed states, and puts changed ones as soon as they are
+    there.
+    """
 
     def get(self, id: ClientId) -> bytes | None: ...
 
@@ -95,8 +103,9 @@ NOTHING = Nothing()
 class TreeSum:
     """Adds `count` leaves along a fixed binary tree, in whatever order they arrive.
 
-    Which additions are made depends on the number of leaves alone, so neither the number of workers nor the order of arrival
-    changes a bit of the total. At most one partial sum per level and gap is held.
+    Which additions are made depends on the number of leaves alone, so neither the number of workers
+    nor the order of arrival changes a bit of the total. At most one partial sum per level and gap
+    is held.
     """
 
     def __init__(self, count: int) -> None:

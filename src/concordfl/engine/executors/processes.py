@@ -1,9 +1,10 @@
 """Worker processes, one torch thread each.
 
-Clients are handed out in blocks, which are nodes of the tree along which replies are added: a worker adds the replies of its
-block and sends one sum back, so the number of workers changes no bit. Blocks are large at first and single clients at the end,
-the longest first. Examples and the broadcast lie in shared memory. A worker that dies is replaced and its block is done again;
-a worker whose parent dies ends itself.
+Clients are handed out in blocks, which are nodes of the tree along which replies are added: a
+worker adds the replies of its block and sends one sum back, so the number of workers changes no
+bit. Blocks are large at first and single clients at the end, the longest first. Examples and the
+broadcast lie in shared memory. A worker that dies is replaced and its block is done again; a worker
+whose parent dies ends itself.
 """
 
 import contextlib
@@ -63,12 +64,23 @@ class Worker:
 class Processes:
     name = "processes"
 
-    def __init__(self, model: Model, federation: Federation, training: Training, seed: int, workers: int) -> None:
+    def __init__(
+        self, model: Model, federation: Federation, training: Training, seed: int, workers: int
+    ) -> None:
         federation.share_memory()
-        self._model, self._federation, self._training, self._seed = model, federation, training, seed
-        self._board = torch.empty(0, dtype=torch.uint8)  # shared memory that holds the broadcast of the current job
+        self._model, self._federation, self._training, self._seed = (
+            model,
+            federation,
+            training,
+            seed,
+        )
+        self._board = torch.empty(
+            0, dtype=torch.uint8
+        )  # shared memory that holds the broadcast of the current job
         self._published: dict[str, bytes] = {}
-        self._home: dict[ClientId, int] = {}  # the worker that remembers something derived from the client's examples
+        self._home: dict[
+            ClientId, int
+        ] = {}  # the worker that remembers something derived from the client's examples
         self._jobs = 0
         self._workers: list[Worker] = []
         try:
@@ -77,7 +89,7 @@ class Processes:
             self.close()
             raise
 
-    # --- the executor's methods -------------------------------------------------------------------------------------
+    # --- the executor's methods -------------------------------------------------------------------
 
     def perform(self, job: Job, states: States) -> Outcome:
         try:
@@ -106,9 +118,16 @@ class Processes:
             for worker in self._workers:
                 if worker.block is None and (block := pool.take(worker.number)) is not None:
                     worker.block = block
-                    each = None if job.each is None else [None if id is None else tree.pack(job.each[id]) for id in block.ids]
+                    each = (
+                        None
+                        if job.each is None
+                        else [None if id is None else tree.pack(job.each[id]) for id in block.ids]
+                    )
                     before = [None if id is None else states.get(id) for id in block.ids]
-                    self._send(worker, ("block", self._jobs, task, block.ids, length, each, before, job.additive))
+                    self._send(
+                        worker,
+                        ("block", self._jobs, task, block.ids, length, each, before, job.additive),
+                    )
 
         hand_out()
         while any(worker.block for worker in self._workers):
@@ -133,7 +152,11 @@ class Processes:
                 if not job.additive:
                     replies.update(tree.unpack(result.value or b""))
                 else:
-                    total.put(block.place, NOTHING if result.value is None else tree.unpack(result.value), block.level)
+                    total.put(
+                        block.place,
+                        NOTHING if result.value is None else tree.unpack(result.value),
+                        block.level,
+                    )
         return outcome_of(total.total if job.additive else replies, visits)
 
     def publish(self, name: str, data: bytes) -> None:
@@ -156,13 +179,15 @@ class Processes:
             worker.pipe.close()
         self._workers = []
 
-    # --- workers ----------------------------------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     def _start(self, number: int) -> Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         materials = (self._model, self._federation, self._training, self._seed)
-        process = context.Process(target=_work, args=(theirs, *materials), name=f"concordfl-worker-{number}", daemon=True)
+        process = context.Process(
+            target=_work, args=(theirs, *materials), name=f"concordfl-worker-{number}", daemon=True
+        )
         with _one_thread(), _main_module_kept_out(self._model):
             process.start()
         theirs.close()
@@ -180,15 +205,19 @@ class Processes:
         if failures[block.level, block.place] == ATTEMPTS:
             clients = ", ".join(id for id in block.ids if id)
             raise WorkerError(
-                f"a worker process died {ATTEMPTS} times at the same work (clients {clients}; exit code "
-                f"{worker.process.exitcode}): is there enough memory for {len(self._workers)} workers?"
+                f"a worker process died {ATTEMPTS} times at the same work (clients {clients}; exit "
+                "code "
+                f"{worker.process.exitcode}): is there enough memory for {len(self._workers)} "
+                "workers?"
             )
         for id in [id for id, number in self._home.items() if number == worker.number]:
             del self._home[id]
         self._workers[worker.number] = self._start(worker.number)
 
     def _send(self, worker: Worker, message: tuple[object, ...]) -> None:
-        with contextlib.suppress(OSError):  # a dead worker is found, and replaced, when its answer fails to come
+        with contextlib.suppress(
+            OSError
+        ):  # a dead worker is found, and replaced, when its answer fails to come
             worker.pipe.send(message)
 
     def _receive(self, worker: Worker) -> Result | None:
@@ -208,13 +237,16 @@ class Processes:
         sentinels = {worker.process.sentinel: worker for worker in busy.values()}
         found = wait([*busy, *sentinels])
         pipes = [busy[item] for item in found if item in busy]
-        # A worker may have sent its last result and died: the pipe comes first, its end shows the death.
+        # A worker may have sent its last result and died: the pipe comes first, its end shows the
+        # death.
         return pipes or [sentinels[item] for item in found if item in sentinels]
 
-    # --- work -------------------------------------------------------------------------------------------------------
+    # --- work -------------------------------------------------------------------------------------
 
     def _post(self, broadcast: Tree) -> int:
-        """Put the broadcast into shared memory; its length in bytes. Called only while every worker is idle."""
+        """Put the broadcast into shared memory; its length in bytes. Called only while every worker
+        is idle.
+        """
         data = tree.pack(broadcast)
         if len(data) > len(self._board):
             self._board = torch.empty(2 * len(data), dtype=torch.uint8)
@@ -228,12 +260,14 @@ class Processes:
 class Pool:
     """The blocks that are still to be done.
 
-    The heaviest is taken first, after being split until it is at most a share of what is left: few and large blocks at the
-    start spare the parent, small ones at the end keep all workers busy to the last. Clients of which a worker remembers
-    something go to that worker alone.
+    The heaviest is taken first, after being split until it is at most a share of what is left: few
+    and large blocks at the start spare the parent, small ones at the end keep all workers busy to
+    the last. Clients of which a worker remembers something go to that worker alone.
     """
 
-    def __init__(self, job: Job, size: Callable[[ClientId], int], home: dict[ClientId, int], workers: int) -> None:
+    def __init__(
+        self, job: Job, size: Callable[[ClientId], int], home: dict[ClientId, int], workers: int
+    ) -> None:
         ids = job.present()
         self._weight = {id: 1 + size(id) for id in ids if id is not None}
         self._home, self._workers = home, workers
@@ -261,10 +295,14 @@ class Pool:
         return any(id is None or self._home.get(id, worker) == worker for id in block.ids)
 
     def _is_due(self, worker: int, block: Block) -> bool:
-        """Whether a block need not be split: it is the worker's alone, or anybody's and a small share of what is left."""
+        """Whether a block need not be split: it is the worker's alone, or anybody's and a small
+        share of what is left.
+        """
         homes = {self._home.get(id) for id in block.ids if id is not None}
         left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
-        return homes == {worker} or (homes <= {None} and self._weigh(block) * 2 * self._workers <= left)
+        return homes == {worker} or (
+            homes <= {None} and self._weigh(block) * 2 * self._workers <= left
+        )
 
     def _weigh(self, block: Block) -> int:
         return sum(self._weight.get(id, 0) for id in block.ids if id is not None)
@@ -274,10 +312,12 @@ class RemoteTraceback(Exception):  # noqa: N818 - it only carries a text
     """The traceback of a step that failed in a worker process, as text."""
 
 
-# --- in the worker ----------------------------------------------------------------------------------------------------
+# --- in the worker --------------------------------------------------------------------------------
 
 
-def _work(pipe: Connection, model: Model, federation: Federation, training: Training, seed: int) -> None:
+def _work(
+    pipe: Connection, model: Model, federation: Federation, training: Training, seed: int
+) -> None:
     """A worker's life: orders in, results out, until told to stop or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
@@ -297,21 +337,29 @@ def _work(pipe: Connection, model: Model, federation: Federation, training: Trai
             case ("block", job, task, ids, length, each, states, additive):
                 if each is None and job != last_job:
                     broadcast, last_job = tree.unpack(board.numpy()[:length].tobytes()), job
-                messages = (broadcast if each is None else tree.unpack(each[place] or EMPTY) for place in range(len(ids)))
+                messages = (
+                    broadcast if each is None else tree.unpack(each[place] or EMPTY)
+                    for place in range(len(ids))
+                )
                 result = _do_block(workplace, task, ids, messages, states, additive)
-                with contextlib.suppress(OSError):  # the parent is gone; the listener is about to end this process
+                with contextlib.suppress(
+                    OSError
+                ):  # the parent is gone; the listener is about to end this process
                     pipe.send_bytes(pickle.dumps(result))
 
 
 def _listen(pipe: Connection, orders: "SimpleQueue[tuple[Any, ...]]") -> None:
-    """Take orders at any time, so that the parent never waits for a busy worker, and end with the parent."""
+    """Take orders at any time, so that the parent never waits for a busy worker, and end with the
+    parent.
+    """
     try:
         while True:
             orders.put(pipe.recv())
     except (EOFError, OSError):
         os._exit(1)
     except BaseException:
-        traceback.print_exc()  # an order that cannot be read: the parent sees a dead worker, not a silent one
+        # an order that cannot be read: the parent sees a dead worker, not a silent one
+        traceback.print_exc()
         os._exit(1)
 
 
@@ -346,7 +394,8 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _main_module_kept_out(cargo: object) -> Iterator[None]:
-    """Start workers without running the user's script again, unless they need something defined in it.
+    """Start workers without running the user's script again, unless they need something defined in
+    it.
 
     Then a script without the `if __name__ == "__main__"` guard that `spawn` asks for works too.
     """

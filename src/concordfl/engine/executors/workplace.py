@@ -1,23 +1,39 @@
-"""Workplace: where clients' work is done in one process: the examples, one resident model, memos."""
+"""Workplace: where one process does clients' work: examples, one resident model, memos."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...core import Client, ClientId, ClientStepError, Examples, Model, SettingError, Training, Tree, tree
+from ...core import (
+    Client,
+    ClientId,
+    ClientStepError,
+    Examples,
+    Model,
+    SettingError,
+    Training,
+    Tree,
+    tree,
+)
 from ...data import Federation, Splits
 from .job import NO_VISIT, NOTHING, Task, TreeSum, Visit
 
 
 class Workplace:
     def __init__(self, model: Model, federation: Federation, training: Training, seed: int) -> None:
-        self._model, self._federation, self._training, self._seed = model, federation, training, seed
+        self._model, self._federation, self._training, self._seed = (
+            model,
+            federation,
+            training,
+            seed,
+        )
         # By client: the phase of its data that the memos are of, and one memo per split.
         self._memos: dict[ClientId, tuple[int, dict[str, dict[str, Any]]]] = {}
         self._published: dict[str, Tree] = {}
 
     def publish(self, name: str, data: bytes) -> None:
         if name in self._published:
-            self._memos.clear()  # whatever was derived may have been derived from the older publication
+            # whatever was derived may have been derived from the older publication
+            self._memos.clear()
         self._published[name] = tree.unpack(data)
 
     def visit(self, task: Task, id: ClientId, state: bytes | None, message: Tree) -> Visit:
@@ -37,13 +53,17 @@ class Workplace:
         try:
             after, reply = task.call(client, splits, before, message)
             reply = tree.normal(reply)
-            refused = task.refuse_non_finite and not (tree.is_finite(reply) and tree.is_finite(after))
+            refused = task.refuse_non_finite and not (
+                tree.is_finite(reply) and tree.is_finite(after)
+            )
             packed = None if refused or (state is None and not after) else tree.pack(after)
             packed = None if packed == state else packed
         except Exception as error:
             where = f"client {id!r}, stage {task.stage!r}, step {task.step!r}, round {task.round}"
             raise ClientStepError(f"{where}: {type(error).__name__}: {error}") from error
-        return Visit(reply, tree.num_bytes(reply), packed, refused, any(self._memos[id][1].values()))
+        return Visit(
+            reply, tree.num_bytes(reply), packed, refused, any(self._memos[id][1].values())
+        )
 
     def visit_all(
         self,
@@ -54,9 +74,11 @@ class Workplace:
         additive: bool,
         keep: Callable[[ClientId, bytes], None] | None = None,
     ) -> tuple[Any, list[Visit]]:
-        """Do `task` for several clients: the sum of their replies (or all of them), and the visits without replies.
+        """Do `task` for several clients: the sum of their replies (or all of them), and the visits
+        without replies.
 
-        With `keep`, changed states are given to it one by one instead of coming back with the visits.
+        With `keep`, changed states are given to it one by one instead of coming back with the
+        visits.
         """
         total, replies, visits = TreeSum(len(ids)), {}, []
         for place, (id, state, message) in enumerate(zip(ids, states, messages, strict=True)):
@@ -79,7 +101,12 @@ class Workplace:
         if id in self._memos and self._memos[id][0] != phase:
             del self._memos[id]  # the examples have drifted
         _, memos = self._memos.setdefault(id, (phase, {name: {} for name in splits._fields}))
-        return Splits(*(Examples(split.x, split.y, memos[name], split.scale) for name, split in splits._asdict().items()))
+        return Splits(
+            *(
+                Examples(split.x, split.y, memos[name], split.scale)
+                for name, split in splits._asdict().items()
+            )
+        )
 
     def _get_published(self, name: str) -> Tree:
         if name not in self._published:

@@ -1,7 +1,9 @@
-"""Embeddings of examples: the inputs themselves, or what a frozen pre-trained encoder makes of them.
+"""Embeddings of examples: the inputs themselves, or what a frozen pre-trained encoder makes of
+them.
 
-An encoder is an `nn.Module` that takes images (N, C, H, W) in [0, 1] (or feature rows) and gives (N, F) features. A run file
-names it: one of `ENCODERS`, or `package.module:function`, a function without arguments that returns the module.
+An encoder is an `nn.Module` that takes images (N, C, H, W) in [0, 1] (or feature rows) and gives
+(N, F) features. A run file names it: one of `ENCODERS`, or `package.module:function`, a function
+without arguments that returns the module.
 """
 
 import contextlib
@@ -15,16 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .client import Client, Examples
-from .errors import SettingError
-from .random import Key
-from .settings import nearest
+from ..core.client import Client, Examples
+from ..core.errors import SettingError
+from ..core.random import Key
+from ..core.settings import nearest
 
 BATCH = 64  # examples through an encoder at a time, unless it has a `batch` of its own
 
 
 class EfficientNetLite0(nn.Module):
-    """ImageNet's EfficientNet-Lite0 without its head: images are brought to `pixels` x `pixels`; 1,280 features."""
+    """ImageNet's EfficientNet-Lite0 without its head: images are brought to `pixels` x `pixels`;
+    1,280 features.
+    """
 
     def __init__(self, pixels: int = 224) -> None:
         super().__init__()
@@ -32,7 +36,9 @@ class EfficientNetLite0(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.pixels = pixels
-        self.batch = max(1, 4 * 224**2 // pixels**2)  # whose activations fit into a cache: three times as fast as 64 at once
+        self.batch = max(
+            1, 4 * 224**2 // pixels**2
+        )  # whose activations fit into a cache: three times as fast as 64 at once
         with contextlib.redirect_stdout(io.StringIO()):  # it announces itself
             self.network = EfficientNet.from_pretrained(
                 "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
@@ -61,18 +67,23 @@ def check(name: str) -> None:
     if name not in ENCODERS:
         known = (*PLAIN, *ENCODERS)
         raise SettingError(
-            f"embedding must be {', '.join(known)} or package.module:function, got {name!r}{nearest(name, known)}"
+            f"embedding must be {', '.join(known)} or package.module:function, got "
+            f"{name!r}{nearest(name, known)}"
         )
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
-        raise SettingError(f"embedding {name!r} needs {', '.join(missing)}: `pip install concordfl[encoders]`")
+        raise SettingError(
+            f"embedding {name!r} needs {', '.join(missing)}: `pip install concordfl[encoders]`"
+        )
 
 
 def features(client: Client, name: str, examples: Examples) -> Tensor:
-    """(N, F) what is embedded, in double precision; an encoder sees every example once per process."""
+    """(N, F) what is embedded, as doubles; an encoder sees every example once per process."""
     if name in PLAIN:
         return client.over(examples, lambda inputs: inputs.flatten(1).double())
-    cached: Tensor = examples.cached(f"features of {name}", lambda: _encoded(encoder(name), examples))
+    cached: Tensor = examples.cached(
+        f"features of {name}", lambda: _encoded(encoder(name), examples)
+    )
     return cached.double()
 
 
@@ -86,9 +97,14 @@ def encoder(name: str) -> nn.Module:
         with Key("encoder", name).torch_global():  # the same in every process, should it draw
             made = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"embedding must name a function that can be imported, got {name!r}: {error}") from None
+        raise SettingError(
+            f"embedding must name a function that can be imported, got {name!r}: {error}"
+        ) from None
     if not isinstance(made, nn.Module):
-        raise SettingError(f"embedding must name a function that returns an nn.Module, got {type(made).__name__} from {name!r}")
+        raise SettingError(
+            f"embedding must name a function that returns an nn.Module, got {type(made).__name__} "
+            f"from {name!r}"
+        )
     return _frozen(made)
 
 
@@ -100,4 +116,9 @@ def _encoded(module: nn.Module, examples: Examples) -> Tensor:
     batch = getattr(module, "batch", BATCH)
     starts = range(0, max(len(examples), 1), batch)
     with torch.no_grad():
-        return torch.cat([module(examples.inputs(slice(at, at + batch), scaled=False)).flatten(1) for at in starts])
+        return torch.cat(
+            [
+                module(examples.inputs(slice(at, at + batch), scaled=False)).flatten(1)
+                for at in starts
+            ]
+        )

@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from concordfl.core import mixture
+from concordfl.toolbox import mixture
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 5))
@@ -18,7 +18,9 @@ def test_responsibilities_are_bayes_rule(seed, size, models):
 
 
 def test_extreme_losses_stay_finite_and_no_model_dies():
-    gamma = mixture.responsibilities(torch.tensor([[0.0, 1e4], [1e4, 1e4]]), torch.tensor([0.0, 1.0], dtype=torch.float64))
+    gamma = mixture.responsibilities(
+        torch.tensor([[0.0, 1e4], [1e4, 1e4]]), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    )
     assert torch.isfinite(gamma).all()
     assert gamma[0, 0] == 1  # a weight of zero is floored, and evidence brings the model back
 

@@ -1,39 +1,47 @@
-"""Groups of clients from one vector each: k-means, a number of groups by the elbow, groups of bounded size.
+"""Groups of clients from one vector each: k-means, a number of groups by the elbow, groups of
+bounded size.
 
-Shapes: C clients, D entries of a vector, K groups. Groups are numbered by their first client: the same groups always have the
-same numbers.
+Shapes: C clients, D entries of a vector, K groups. Groups are numbered by their first client: the
+same groups always have the same numbers.
 """
 
 import warnings
 
 import numpy as np
 
-from .random import Key
+from ..core.random import Key
 
 MOST = 15  # groups that the elbow is looked for in
 
 
 def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
-    """(C,) the group of each of `points` (C, D): one each if there are no more points; else at most one per distinct point."""
+    """(C,) the group of each of `points` (C, D): one each if there are no more points; else at most
+    one per distinct point.
+    """
     if count >= len(points):
         return np.arange(len(points))
     return _numbered(_fit(points, count, key)[0])
 
 
 def elbow(points: np.ndarray, key: Key, most: int = MOST) -> int:
-    """The number of groups at which the curve of squared distances bends: farthest below the line between its ends."""
+    """The number of groups at which the curve of squared distances bends: farthest below the line
+    between its ends.
+    """
     most, distinct = min(most, len(points)), len(np.unique(points, axis=0))
     if min(most, distinct) < 3:
         return min(most, distinct)
     # With as many groups as there are distinct points nothing is left: the curve goes on at 0.
-    curve = np.array([_fit(points, count, key)[2] if count < distinct else 0.0 for count in range(1, most + 1)])
+    curve = np.array(
+        [_fit(points, count, key)[2] if count < distinct else 0.0 for count in range(1, most + 1)]
+    )
     x, y = np.linspace(0, 1, most), curve / curve[0]
     line = y[0] + (y[-1] - y[0]) * x
     return int((line - y).argmax()) + 1
 
 
 def balanced(points: np.ndarray, count: int, key: Key) -> np.ndarray:
-    """k-means, then the farthest members of groups that are too large move to the nearest group that has room.
+    """k-means, then the farthest members of groups that are too large move to the nearest group
+    that has room.
 
     A group may hold max(⌈C/K⌉, ⌊1.2 C/K⌋) members.
     """
@@ -61,7 +69,9 @@ def _fit(points: np.ndarray, count: int, key: Key) -> tuple[np.ndarray, np.ndarr
 
     count = min(count, len(np.unique(points, axis=0)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of points that differ by rounding alone
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # of points that differ by rounding alone
         found = KMeans(count, n_init=10, random_state=key.number % 2**32).fit(points)
     return found.labels_, found.cluster_centers_, float(found.inertia_)
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from sklearn.metrics import adjusted_rand_score
 
 from concordfl import Key
-from concordfl.core import clustering
+from concordfl.toolbox import clustering
 
 KEY = Key(0, "clusters")
 
@@ -60,7 +60,9 @@ def test_balanced_groups_respect_the_cap(size, count, seed):
     points = np.random.default_rng(seed).normal(size=(size, 3)) ** 3
     groups = clustering.balanced(points, count, KEY)
     found = len(set(groups.tolist()))
-    assert np.bincount(groups).max() <= max(-(-size // min(count, size)), int(1.2 * size / min(count, size) + 1e-9))
+    assert np.bincount(groups).max() <= max(
+        -(-size // min(count, size)), int(1.2 * size / min(count, size) + 1e-9)
+    )
     assert found <= count
 
 

@@ -1,9 +1,11 @@
-"""What the methods with Gaussians over an embedding have in common: their fields, their federated start, their M-step.
+"""What the methods with Gaussians over an embedding have in common: their fields, their federated
+start, their M-step.
 
-The start is a stage in which every client takes part. One round: from summed moments the server knows the pooled mean and
-covariance, and so the principal axes, which it publishes. A round per Gaussian: the server has drawn candidate centres from the
-pooled Gaussian (no client's point ever leaves it), clients say how much squared distance each would save, the best is taken.
-Then a few rounds of Lloyd's steps from sums. All Gaussians begin with one shared covariance.
+The start is a stage in which every client takes part. One round: from summed moments the server
+knows the pooled mean and covariance, and so the principal axes, which it publishes. A round per
+Gaussian: the server has drawn candidate centres from the pooled Gaussian (no client's point ever
+leaves it), clients say how much squared distance each would save, the best is taken. Then a few
+rounds of Lloyd's steps from sums. All Gaussians begin with one shared covariance.
 """
 
 import math
@@ -15,14 +17,24 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from . import embedding, gaussian, mixture, tree
-from .algorithm import Algorithm, Stage, Task, client_step
-from .client import Client, Examples
-from .cohort import Cohort
-from .errors import SettingError
-from .gaussian import CovarianceType, Gaussians, Statistics
-from .settings import Count, NonNegative
-from .tree import Tree, Weighted, weighted
+from ..core import (
+    Algorithm,
+    Client,
+    Cohort,
+    Count,
+    Examples,
+    NonNegative,
+    SettingError,
+    Stage,
+    Task,
+    Tree,
+    Weighted,
+    client_step,
+    tree,
+    weighted,
+)
+from ..toolbox import embedding, gaussian, mixture
+from ..toolbox.gaussian import CovarianceType, Gaussians, Statistics
 
 MOST_FEATURES = 4096  # whose second moments a client can send: 128 MiB
 FRAME = "embedding"  # the name under which the coordinates of the embedding are published
@@ -35,11 +47,14 @@ class GaussianMixture(Algorithm):
     scores_samples: ClassVar[bool] = True
 
     num_gaussians: Count = 3  # M1
-    embedding: str = "pca"  # identity, pca, an encoder's name or package.module:function; encoders are followed by the PCA
+    # identity, pca, an encoder's name or package.module:function; encoders are followed by the PCA
+    embedding: str = "pca"
     dimensions: Count = 48  # of the PCA; fewer where there are fewer features
-    covariance: Literal["exact", "paper"] = "exact"  # of the pooled examples, or the mean of the clients' own
+    # of the pooled examples, or the mean of the clients' own
+    covariance: Literal["exact", "paper"] = "exact"
     covariance_type: CovarianceType = "full"
-    regulariser: NonNegative = 1e-6  # added to variances, as a share of the embedding's mean variance
+    # added to variances, as a share of the embedding's mean variance
+    regulariser: NonNegative = 1e-6
     shared_weights: bool = False  # one π for all clients: plain EM on the pooled examples
     candidates: Count = 50  # centres to choose from at the start
     lloyd_steps: Count = 5
@@ -59,10 +74,16 @@ class GaussianMixture(Algorithm):
         return server["gaussians"] is not None
 
     def train_all(self, server: Tree, cohort: Cohort) -> Tree:
-        """A round, or, where so many rounds of the start were void that there is nothing yet to train, one more of those."""
-        return self.start(server, cohort) if server["gaussians"] is None else self.round(server, cohort)
+        """A round, or, where so many rounds of the start were void that there is nothing yet to
+        train, one more of those.
+        """
+        return (
+            self.start(server, cohort)
+            if server["gaussians"] is None
+            else self.round(server, cohort)
+        )
 
-    # --- the embedding ------------------------------------------------------------------------------------------------
+    # --- the embedding ----------------------------------------------------------------------------
 
     def embed(self, client: Client, examples: Examples) -> Tensor:
         """(N, D) examples as the Gaussians see them, computed once per client."""
@@ -74,16 +95,24 @@ class GaussianMixture(Algorithm):
         embedded: Tensor = examples.cached("embedding", compute)
         return embedded
 
-    # --- the start ----------------------------------------------------------------------------------------------------
+    # --- the start --------------------------------------------------------------------------------
 
     def unstarted(self, task: Task) -> Tree:
         """The server's side of it before the first round."""
         features = math.prod(task.input_shape)
         if self.embedding in embedding.PLAIN and features > MOST_FEATURES:
             raise SettingError(
-                f"embedding {self.embedding!r} takes at most {MOST_FEATURES} features, got {features}: choose an encoder"
+                f"embedding {self.embedding!r} takes at most {MOST_FEATURES} features, got "
+                f"{features}: choose an encoder"
             )
-        return {"gaussians": None, "shift": None, "variance": 0.0, "candidates": None, "centres": None, "reports": None}
+        return {
+            "gaussians": None,
+            "shift": None,
+            "variance": 0.0,
+            "candidates": None,
+            "centres": None,
+            "reports": None,
+        }
 
     def start(self, server: Tree, cohort: Cohort) -> Tree:
         """Whatever is missing next; a round in which nobody answers only delays it."""
@@ -95,21 +124,37 @@ class GaussianMixture(Algorithm):
 
     def _find_axes(self, server: Tree, cohort: Cohort) -> Tree:
         moments = cohort.sum(self.measure)
-        frame, middle, spread = gaussian.principal_axes(moments, None if self.embedding == "identity" else self.dimensions)
+        frame, middle, spread = gaussian.principal_axes(
+            moments, None if self.embedding == "identity" else self.dimensions
+        )
         cohort.publish(FRAME, {"frame": frame, "shift": middle})
         variances, axes = torch.linalg.eigh(spread)
-        draws = cohort.random("candidates").normal((max(self.candidates, self.num_gaussians), len(middle)))
+        draws = cohort.random("candidates").normal(
+            (max(self.candidates, self.num_gaussians), len(middle))
+        )
         candidates = middle + (draws * variances.clamp_min(0).sqrt()) @ axes.T
         variance = max(float(spread.diagonal().mean()), 0.0) or 1.0  # where all examples are alike
-        return {**server, "shift": middle, "variance": variance, "candidates": candidates, "centres": candidates[:0]}
+        return {
+            **server,
+            "shift": middle,
+            "variance": variance,
+            "candidates": candidates,
+            "centres": candidates[:0],
+        }
 
     def _choose_centre(self, server: Tree, cohort: Cohort) -> Tree:
-        """The candidate that saves the most against the nearest of the centres so far and the pooled mean."""
+        """The candidate that saves the most against the nearest of the centres so far and the
+        pooled mean.
+        """
         candidates, centres = server["candidates"], server["centres"]
         told = {"candidates": candidates, "centres": torch.cat([server["shift"][None], centres])}
         best = int(cohort.sum(self.save, broadcast=told).argmax())
         rest = torch.cat([candidates[:best], candidates[best + 1 :]])
-        return {**server, "candidates": rest, "centres": torch.cat([centres, candidates[best : best + 1]])}
+        return {
+            **server,
+            "candidates": rest,
+            "centres": torch.cat([centres, candidates[best : best + 1]]),
+        }
 
     def _move_centres(self, server: Tree, cohort: Cohort) -> Tree:
         """Lloyd's step, from sums; all Gaussians get the spread about the nearest centre."""
@@ -117,7 +162,9 @@ class GaussianMixture(Algorithm):
         total = cohort.sum(self.assign, broadcast=centres)
         before = Gaussians(centres, torch.ones(len(centres), dtype=torch.float64))
         means = gaussian.m_step(total, server["shift"], before, "identity", 0.0).means
-        covariances = gaussian.shared_covariance(total, self.covariance_type, self.regulariser * server["variance"])
+        covariances = gaussian.shared_covariance(
+            total, self.covariance_type, self.regulariser * server["variance"]
+        )
         return {**server, "centres": means, "gaussians": Gaussians(means, covariances)}
 
     @client_step
@@ -125,7 +172,9 @@ class GaussianMixture(Algorithm):
         """Moments of what is embedded, before there are coordinates."""
         x = embedding.features(client, self.embedding, client.examples)
         ones = torch.ones(len(x), 1, dtype=torch.float64)
-        return state, gaussian.statistics(x, ones, torch.zeros(x.shape[1], dtype=torch.float64), "full")
+        return state, gaussian.statistics(
+            x, ones, torch.zeros(x.shape[1], dtype=torch.float64), "full"
+        )
 
     @client_step
     def save(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -141,7 +190,7 @@ class GaussianMixture(Algorithm):
         belongs = torch.nn.functional.one_hot(nearest, len(message)).double()
         return state, self.statistics(client, belongs, within=False)
 
-    # --- a client's own weights: π, of the shape that a method gives them ----------------------------------------------
+    # --- a client's own weights: π, of the shape that a method gives them -------------------------
 
     @property
     @abstractmethod
@@ -149,10 +198,12 @@ class GaussianMixture(Algorithm):
 
     @abstractmethod
     def losses(self, client: Client, message: Tree) -> Tensor:
-        """(N, K) how unlikely the client's examples are under each of the components that π weighs."""
+        """(N, K) how unlikely the client's examples are under each component that π weighs."""
 
     def equal_weights(self) -> Tensor:
-        return torch.full(self.weights_shape, 1 / math.prod(self.weights_shape), dtype=torch.float64)
+        return torch.full(
+            self.weights_shape, 1 / math.prod(self.weights_shape), dtype=torch.float64
+        )
 
     def init_client(self, client: Client, message: Tree) -> Tree:
         return {"pi": self.equal_weights(), "met": False}
@@ -160,23 +211,29 @@ class GaussianMixture(Algorithm):
     def expect(self, client: Client, state: Tree, message: Tree) -> Tensor:
         """The E-step: (N, *weights_shape) responsibilities."""
         before = message["pi"] if self.shared_weights else state["pi"]
-        return mixture.responsibilities(self.losses(client, message), before.flatten()).view(-1, *self.weights_shape)
+        return mixture.responsibilities(self.losses(client, message), before.flatten()).view(
+            -1, *self.weights_shape
+        )
 
     def report_of(self, client: Client, state: Tree, pi: Tensor) -> Tree:
-        """What a client adds to the π of all: a total over its examples, or how its own has changed since it was counted."""
+        """What a client adds to the π of all: a total over its examples, or how its own has changed
+        since it was counted.
+        """
         if self.shared_weights:
             return weighted(pi, client.size)
         return Weighted(pi - state["pi"], 0.0) if state["met"] else weighted(pi, 1)
 
     def common_weights(self, server: Tree, total: Weighted) -> Tree:
-        """π of all clients, the mean of what every one of them has last reported; and the sum behind it."""
+        """π of all clients, the mean of what every one of them has last reported; and the sum
+        behind it.
+        """
         if self.shared_weights:
             return {"pi": total.mean(otherwise=server["pi"])}
         known = total if server["reports"] is None else tree.add(server["reports"], total)
         return {"reports": known, "pi": known.mean(otherwise=server["pi"])}
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        """Section 4.6: a client that is new learns its π alone; everything shared stays as it is."""
+        """Section 4.6: a new client learns its π alone; everything shared stays as it is."""
         if self.shared_weights or state["met"]:
             return {"pi": message["pi"] if self.shared_weights else state["pi"], "steps": 0}
         settled = mixture.settle(self.losses(client, message))
@@ -185,17 +242,26 @@ class GaussianMixture(Algorithm):
     def describe(self, server: Tree) -> dict[str, Any]:
         return {"pi": server["pi"]}
 
-    # --- the rounds ---------------------------------------------------------------------------------------------------
+    # --- the rounds -------------------------------------------------------------------------------
 
     def statistics(self, client: Client, weight: Tensor, *, within: bool) -> Statistics:
         shift = client.published(FRAME)["shift"]
-        return gaussian.statistics(self.embed(client, client.examples), weight, shift, self.covariance_type, within=within)
+        return gaussian.statistics(
+            self.embed(client, client.examples), weight, shift, self.covariance_type, within=within
+        )
 
     def m_step(self, total: Statistics, server: Tree) -> Gaussians:
         """The paper averages the clients' own covariances; `exact` is EM on the pooled examples."""
         regulariser = self.regulariser * server["variance"]
         within = self.covariance == "paper"
-        return gaussian.m_step(total, server["shift"], server["gaussians"], self.covariance_type, regulariser, within=within)
+        return gaussian.m_step(
+            total,
+            server["shift"],
+            server["gaussians"],
+            self.covariance_type,
+            regulariser,
+            within=within,
+        )
 
     def log_density(self, client: Client, pi: Tensor, message: Tree, examples: Examples) -> Tensor:
         """(N,) log p(x) under the mixture with weights π (M1,)."""

@@ -1,6 +1,7 @@
 """Expectation-maximisation over K shared models: what every method with a mixture has in common.
 
-Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) and mixture weights ω (K) are doubles.
+Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) and mixture weights ω
+(K) are doubles.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .client import Client, Examples, ModelId
-from .model import Params
+from ..core.client import Client, Examples, ModelId
+from ..core.model import Params
 
 FLOOR = 1e-12  # of ω, so that no model is dead for a client for ever
 Models = Mapping[ModelId, Params]
@@ -27,8 +28,10 @@ class Settled(NamedTuple):
     steps: int  # E-steps until ω stood still
 
 
-def settle(losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, tolerance: float = 1e-6) -> Settled:
-    """γ and ω of a client that meets fixed models: E-steps from equal weights until ω stands still."""
+def settle(
+    losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, tolerance: float = 1e-6
+) -> Settled:
+    """γ and ω of a client that meets fixed models: E-steps from equal weights until ω settles."""
     omega = torch.full((losses.shape[1],), 1 / losses.shape[1], dtype=torch.float64)
     for step in range(1, steps + 1):  # noqa: B007 - how many were needed is part of the answer
         gamma = responsibilities(losses, omega, log_prior)
@@ -41,7 +44,10 @@ def settle(losses: Tensor, log_prior: Tensor | float = 0.0, steps: int = 200, to
 def train_each(
     client: Client, models: Models, gamma: Tensor, purpose: str = "fit", epochs: int | None = None
 ) -> dict[ModelId, Params]:
-    """Every model trained on the examples, weighted by its responsibility. Shuffles do not depend on the model."""
+    """Every model trained on the examples, weighted by its responsibility.
+
+    Shuffles do not depend on the model.
+    """
     return {
         model: client.fit(params, weight=gamma[:, place], purpose=purpose, epochs=epochs)
         for place, (model, params) in enumerate(models.items())
@@ -49,7 +55,9 @@ def train_each(
 
 
 def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
-    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k; ω (K,), or (N, 1, K) by example."""
+    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k; ω (K,), or (N, 1, K) by
+    example.
+    """
     each = [client.probabilities(params, examples).double() for params in models.values()]
     return (torch.stack(each, dim=-1) * omega).sum(-1)
 

