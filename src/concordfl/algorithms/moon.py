@@ -19,13 +19,13 @@ from ..core import (
     Batch,
     Client,
     Count,
+    Mean,
     NonNegative,
     Params,
     Positive,
     Tree,
     client_step,
     encoder_and_head,
-    weighted,
     weighted_loss,
 )
 from .fedavg import FedAvg
@@ -75,7 +75,7 @@ class MOON(FedAvg):
             else [self._represent(client, params) for params in (message, state["last"])]
         )
         trained = client.fit(message, partial(self.contrastive_loss, client, others))
-        return {"last": trained}, weighted(trained, client.size)
+        return {"last": trained}, Mean(trained, client.size, around=message)
 
     def _represent(self, client: Client, params: Params) -> Tensor:
         return client.over(None, lambda inputs: client.model.features(params, inputs))
