@@ -14,7 +14,7 @@ import tomli_w
 from torch import nn
 
 from .algorithms import ALGORITHMS
-from .core import Algorithm, SettingError, Settings, Training
+from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
 from .core.settings import check_keys, nearest, to_toml
 from .data import Source
@@ -24,7 +24,7 @@ from .models import make_builder
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
-SECTIONS = ("run", "data", "scenario", "model", "training", "algorithm")
+SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
 
@@ -49,6 +49,7 @@ class Config:
     scenario: Scenario
     model: ModelChoice
     training: Training
+    aggregation: Aggregation
     algorithm: Algorithm
 
     @classmethod
@@ -66,6 +67,7 @@ class Config:
             scenario=_scenario(table.get("scenario", {}), table.get("data", {})),
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
+            aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
             algorithm=_choose(
                 {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
             ),
@@ -84,6 +86,7 @@ class Config:
             "scenario": scenario,
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
+            "aggregation": self.aggregation.to_table(),
             "algorithm": _named(self.algorithm, "name", ALGORITHMS),
         }
 

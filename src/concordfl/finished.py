@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from . import config as configuration
 from .algorithms import ALGORITHMS
 from .config import Config
-from .core import CheckpointError, Client, DataError, Examples, Model, SettingError, tree
+from .core import CheckpointError, Client, DataError, Examples, Model, Predictor, SettingError, tree
 from .data import Arrays, Standard
 from .data.own import Samples, class_name, read_samples, without_colour
 from .engine import checkpoint
 from .engine.checkpoint import Progress
-from .engine.client_states import MemoryStates
 from .engine.experiment import schedule
 from .engine.records import RunFolder
 from .runner import model_from
@@ -46,7 +44,11 @@ class FinishedRun:
             settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"]
         )
         return cls(
-            run.path, settings, summary, checkpoint.load(run.checkpoints, MemoryStates()), model
+            run.path,
+            settings,
+            summary,
+            checkpoint.load(run.checkpoints, lambda folder, saved: None),
+            model,
         )
 
     @property
@@ -65,7 +67,7 @@ class FinishedRun:
                 f"methods are {', '.join(able)}"
             )
 
-    def client(self, id: str, examples: Examples) -> Client:
+    def client(self, id: str, examples: Examples, *, has_state: bool = False) -> Client:
         """A client at the end of the run."""
         return Client(
             id,
@@ -76,16 +78,23 @@ class FinishedRun:
             seed=self.settings.run.seed,
             round=self.last_round,
             published=lambda name: tree.unpack(self.progress.publications.data[name]),
+            has_state=has_state,
         )
 
-    def predict(self, id: str, own: Examples, examples: Examples) -> Tensor:
-        """(N, Y) what a participant that has the examples `own` predicts with its personal part."""
-        algorithm, client = self.settings.algorithm, self.client(id, own)
-        message = algorithm.message(self.progress.server, id)
-        kept = RunFolder.open(self.path).read_client_state(id)
-        state = algorithm.init_client(client, message) if kept is None else kept
-        return algorithm.predict(
-            client, algorithm.adapt(client, state, message, new=False), message, examples
+    def predictor(self, id: str, train: Examples, *, new: bool) -> Predictor:
+        """What a client that has the examples `train` predicts with.
+
+        A participant does so with its personal part, a new client by the method's rule for those.
+        """
+        algorithm = self.settings.algorithm
+        state = None if new else RunFolder.open(self.path).read_client_state(id)
+        return Predictor.prepare(
+            algorithm,
+            self.client(id, train, has_state=state is not None),
+            state,
+            algorithm.message(self.progress.server, None if new else id),
+            new=new,
+            tune_epochs=self.settings.run.tune_new,
         )
 
     # --- a newcomer's data, read as the run read its own ------------------------------------------

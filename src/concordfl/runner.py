@@ -2,32 +2,30 @@
 together.
 """
 
-import os
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from . import config as configuration
 from .algorithms import ALGORITHMS
 from .config import Config
-from .core import Client, Key, Model, SettingError
+from .core import Algorithm, Key, Model, SettingError
 from .data import Federation
-from .engine.executors import Executor, Processes, Serial, Workplace
+from .engine.checkpoint import Progress
+from .engine.choice import Choice, choose
+from .engine.executors import Executor
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
+from .engine.roster import Roster
+from .engine.setup import Setup
 from .scenarios import build_federation
-
-# seconds of training below which worker processes do not repay their start
-WORTH_STARTING_WORKERS = 10.0
-TRIAL_STEPS = 3
 
 Observer = Callable[[Event], None]
 
@@ -47,14 +45,6 @@ class Result:
         predicts labels.
         """
         return float(self.summary["final"]["local_accuracy"])
-
-
-class Choice(NamedTuple):
-    """An executor, and why it was chosen."""
-
-    name: str
-    workers: int
-    reason: str
 
 
 def run(
@@ -139,6 +129,19 @@ def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int)
     )
 
 
+def make_setup(settings: Config, model: Model, num_classes: int) -> Setup:
+    """What every node of the run is configured with."""
+    return Setup(
+        settings.algorithm,
+        model,
+        settings.training,
+        num_classes,
+        settings.run.seed,
+        settings.aggregation,
+        settings.run.on_error,
+    )
+
+
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
@@ -150,23 +153,16 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     federation = make_federation(settings)
     settings.run.cohort_size(len(federation.participants))  # refuse before any work is done
     model = make_model(settings, federation)
+    setup = make_setup(settings, model, federation.num_classes)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
     else:
-        choice = choose_executor(settings, federation, model)
+        choice = choose(setup, federation, settings.run)
         if folder is not None:
             folder.write_executor({**choice._asdict(), "device": model.device.type})
-    with _executor(choice, settings, federation, model) as executor:
-        experiment = Experiment(
-            settings.algorithm,
-            model,
-            federation,
-            settings.training,
-            settings.run,
-            executor,
-            folder,
-            observe,
-        )
+    with closing(choice.make(setup, federation, settings.run, folder)) as executor:
+        roster = Roster.from_federation(federation, model)
+        experiment = Experiment(setup, roster, settings.run, executor, folder, observe)
         progress = experiment.restore()
         set_up = time.monotonic() - began
         experiment.run(progress)
@@ -184,96 +180,24 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         }
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
-            folder.write_model("final", settings.algorithm.deployed(progress.server))
-            if (
-                progress.selected is not None and not settings.algorithm.personal
-            ):  # personal parts are the last round's
-                folder.write_model(
-                    "selected", settings.algorithm.deployed(progress.selected.server)
-                )
-            for id in federation.participants if settings.algorithm.personal else ():
-                if (state := progress.states.get(id)) is not None:
-                    folder.write_client_state(id, state)
+            _write_models(folder, settings.algorithm, progress, executor)
             folder.write_summary(summary)
     return Result(
         summary, experiment.records, None if folder is None else folder.path, progress.server
     )
 
 
-def choose_executor(settings: Config, federation: Federation, model: Model) -> Choice:
-    """The executor asked for; `auto` takes worker processes where the work repays their start."""
-    plan = settings.run
-    workers = plan.workers or os.cpu_count() or 1
-    if sys.platform == "win32":
-        workers = min(workers, 30)  # Windows waits for at most 63 handles, two per worker
-    if plan.executor == "serial" or (plan.executor == "auto" and model.device.type != "cpu"):
-        return Choice(
-            "serial", 1, "asked for" if plan.executor == "serial" else f"device is {model.device}"
-        )
-    if plan.executor == "processes":
-        if model.device.type != "cpu":
-            raise SettingError(
-                "run.executor must be 'serial' on a GPU, got 'processes' with device "
-                f"{model.device}"
-            )
-        return Choice("processes", workers, "asked for")
-    if workers == 1:
-        return Choice("serial", 1, "one core")
-    seconds = _estimate_seconds(settings, federation, model)
-    if seconds < WORTH_STARTING_WORKERS:
-        return Choice(
-            "serial", 1, f"about {seconds:.1f} s of training, too short for worker processes"
-        )
-    return Choice(
-        "processes", workers, f"about {seconds:.0f} s of training in one process, {workers} workers"
-    )
-
-
-def _estimate_seconds(settings: Config, federation: Federation, model: Model) -> float:
-    """Training time in one process, from a few steps on the first client.
-
-    The choice changes no result.
-    """
-    id = federation.participants[0]
-    client = Client(
-        id,
-        federation.splits(id).train,
-        num_classes=federation.num_classes,
-        model=model,
-        training=settings.training,
-        seed=0,
-        round=0,
-    )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        client.fit(model.init(0), steps=1)
-        began = time.perf_counter()
-        client.fit(model.init(0), steps=TRIAL_STEPS)
-        per_step = (time.perf_counter() - began) / TRIAL_STEPS
-    finally:
-        torch.set_num_threads(threads)
-    steps = sum(
-        -(-federation.size(id) // settings.training.batch_size) for id in federation.participants
-    )
-    share = settings.run.cohort_size(len(federation.participants)) / len(federation.participants)
-    return per_step * steps * settings.training.epochs * settings.run.rounds * share
-
-
-@contextmanager
-def _executor(
-    choice: Choice, settings: Config, federation: Federation, model: Model
-) -> Iterator[Executor]:
-    materials = (model, federation, settings.training, settings.run.seed)
-    executor: Executor = (
-        Serial(Workplace(*materials))
-        if choice.name == "serial"
-        else Processes(*materials, workers=choice.workers)
-    )
-    try:
-        yield executor
-    finally:
-        executor.close()
+def _write_models(
+    folder: RunFolder, algorithm: Algorithm, progress: Progress, executor: Executor
+) -> None:
+    """What is deployed: the run's model, and of personal methods every client's part."""
+    folder.write_model("final", algorithm.deployed(progress.server))
+    if not algorithm.personal:
+        if progress.selected is not None:
+            folder.write_model("selected", algorithm.deployed(progress.selected.server))
+        return
+    for id, state in executor.personal_parts():  # of the last round: others are not kept
+        folder.write_client_state(id, state)
 
 
 def _device(name: str) -> str:

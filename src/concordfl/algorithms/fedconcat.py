@@ -8,7 +8,7 @@ is averaged by size (published code: equally, which `head_average = "equal"` giv
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -251,7 +251,7 @@ class FedConcat(Algorithm):
 
     def _inner(self) -> Clustered:
         """The clustered method that takes the place of stages 1 and 2."""
-        return STRATEGIES[self.strategy](num_models=self.clusters)
+        return STRATEGIES[self.strategy](num_models=cast(int, self.clusters))
 
     # --- 3: the encoders side by side, for good ---------------------------------------------------
 

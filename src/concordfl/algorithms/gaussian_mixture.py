@@ -27,6 +27,7 @@ from ..core import (
     SettingError,
     Stage,
     Task,
+    Total,
     Tree,
     Weighted,
     client_step,

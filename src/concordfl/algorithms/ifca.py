@@ -50,9 +50,8 @@ class IFCA(Algorithm):
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         best = client.best(message)
         trained = client.fit(message[best])
-        return state, Chosen(
-            {best: Mean(trained, client.size, around=message[best])}, among=message
-        )
+        reply = {best: Mean(trained, client.size, around=message[best])}
+        return state, Chosen(reply, among=message)
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)

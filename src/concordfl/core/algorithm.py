@@ -90,6 +90,10 @@ class Likelihood(NamedTuple):
     def joint(self) -> Tensor:
         return self.log_x if self.log_y is None else self.log_x + self.log_y
 
+    def by_name(self) -> dict[str, Tensor]:
+        """What samples may be judged by: `log_x` where labels are unknown, else `joint`."""
+        return {"log_x": self.log_x, "joint": self.joint}
+
 
 class About(NamedTuple):
     """What `concordfl list algorithms` tells of a method."""

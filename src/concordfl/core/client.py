@@ -117,7 +117,7 @@ class Client:
         return self._key.child(purpose)
 
     def private_random(self, purpose: str) -> Key:
-        """Like `random`, but from the client's own secret: for noise that the server cannot know."""
+        """`random` from the client's own secret: for noise that the server cannot know."""
         if self._secret is None:
             raise SettingError(
                 f"client {self.id!r} must have a secret to draw {purpose!r}, got none"

@@ -4,7 +4,7 @@ An order names a step of the method that a client was configured with; nothing i
 same bytes go through a pipe to a worker process, over a socket, or inside another system's records.
 """
 
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self
 
 from . import tree
 from .client import ClientId
@@ -66,7 +66,7 @@ class Order(_Order, Message):
         kept = frozenset(clients)
         each = None if self.each is None else {id: self.each[id] for id in clients}
         dropped = tuple(id for id in self.dropped if id in kept)
-        return cast(Order, self._replace(clients=clients, dropped=dropped, each=each))
+        return self._replace(clients=clients, dropped=dropped, each=each)
 
 
 @tree.register

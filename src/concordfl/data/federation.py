@@ -109,6 +109,11 @@ class Federation:
         shape = tuple(self.x.shape[1:])
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
 
+    @property
+    def population(self) -> tuple[ClientId, ...]:
+        """Who is asked in training: the participants, or the one that holds all their examples."""
+        return (POOLED,) if POOLED in self.bounds else self.participants
+
     def splits(self, id: ClientId, round: int = 0) -> Splits:
         """A client's examples as they are in the run's `round`."""
         phase = self.phase(id, round)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core import CheckpointError, ClientId, Tree, tree
-from .client_states import ClientStates, Place
 from .files import sync_folder, write_atomically
 from .traffic import Publications, Traffic
 
@@ -38,12 +37,13 @@ class Progress:
     """All that a run has come to: what a checkpoint holds and a resumed run starts from."""
 
     server: Tree
-    states: ClientStates
     round: int = 0  # rounds completed
     traffic: Traffic = field(default_factory=Traffic)
     publications: Publications = field(default_factory=Publications)
     absent: set[ClientId] = field(default_factory=set)  # missed a stage meant for everyone
-    refused: int = 0  # replies that were not finite
+    missing: dict[str, int] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    momentum: dict[str, Tree] = field(default_factory=dict)
     selected: Selected | None = None
     seconds: float = 0.0
     step_seconds: dict[str, float] = field(
@@ -52,7 +52,9 @@ class Progress:
     records_length: int = 0  # bytes of records.jsonl
 
 
-def save(folder: Path, progress: Progress, keep: int) -> None:
+def save(
+    folder: Path, progress: Progress, keep: int, states: dict[str, Any], identity: Any
+) -> None:
     """Write a checkpoint of `progress` and drop the oldest beyond `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     selected = progress.selected
@@ -65,7 +67,6 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
             "size": progress.publications.size[name],
             "delivered": sorted(progress.publications.delivered[name]),
         }
-    places = progress.states.save(folder, progress.round)
     sync_folder(folder)
     body = {
         "format": FORMAT,
@@ -77,11 +78,12 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
             selected.round,
             _write_server(folder, selected.round, selected.server),
         ],
-        "states": places,
+        "states": states,
         "published": published,
         "traffic": progress.traffic.to_dict(),
         "absent": sorted(progress.absent),
-        "refused": progress.refused,
+        "missing": progress.missing,
+        "failures": progress.failures,
         "seconds": progress.seconds,
         "step_seconds": progress.step_seconds,
         "records_length": progress.records_length,
@@ -90,7 +92,7 @@ def save(folder: Path, progress: Progress, keep: int) -> None:
     _clean_up(folder, keep)
 
 
-def load(folder: Path, states: ClientStates) -> Progress:
+def load(folder: Path, states: Any) -> Progress:
     """The newest checkpoint that is whole.
 
     Damaged ones are removed, so that nothing is built on them again.
@@ -111,7 +113,7 @@ def load(folder: Path, states: ClientStates) -> Progress:
     raise CheckpointError(f"{folder} must hold a checkpoint, got none")
 
 
-def _load(folder: Path, manifest: Path, states: ClientStates) -> Progress:
+def _load(folder: Path, manifest: Path, states: Any) -> Progress:
     body = _unseal(manifest)
     if body["format"] != FORMAT:
         raise CheckpointError(f"format must be {FORMAT}, got {body['format']}")
@@ -124,15 +126,15 @@ def _load(folder: Path, manifest: Path, states: ClientStates) -> Progress:
         data = _read_checked(folder / f"published-{entry['sha256']}.bin", entry["sha256"])
         publications.publish(name, data, entry["size"])
         publications.delivered[name] = set(entry["delivered"])
-    states.load(folder, {id: Place(*place) for id, place in body["states"].items()})
+    states(folder, body["states"])
     return Progress(
         _read_server(folder, body["server"]),
-        states,
         round=body["round"],
         traffic=Traffic(**body["traffic"]),
         publications=publications,
         absent=set(body["absent"]),
-        refused=body["refused"],
+        missing=body["missing"],
+        failures=body["failures"],
         selected=selected,
         seconds=body["seconds"],
         step_seconds=body["step_seconds"],
@@ -192,7 +194,7 @@ def _clean_up(folder: Path, keep: int) -> None:
         if body["selected"]:
             named.add(body["selected"][2]["file"])
         named |= {f"published-{entry['sha256']}.bin" for entry in body["published"].values()}
-        named |= {place[0] for place in body["states"].values()}
+        named |= {place[0] for place in body["states"]["states"].values()}
     for path in [*manifests, *folder.glob("*.bin"), *folder.glob("*.partial")]:
         if path.name not in named:
             path.unlink(missing_ok=True)

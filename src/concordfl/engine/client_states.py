@@ -104,6 +104,7 @@ class MemoryStates(ClientStates):
         return dict(self._places)
 
     def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
+        places = {id: Place(*place) for id, place in places.items()}
         self._committed = {id: read_state(folder, place, id) for id, place in places.items()}
         self._pending, self._places = {}, dict(places)
 
@@ -150,6 +151,7 @@ class DiskStates(ClientStates):
         return dict(self._places)
 
     def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
+        places = {id: Place(*place) for id, place in places.items()}
         for id, place in places.items():
             read_state(folder, place, id)
         self._places, self._written, self._segment = dict(places), {}, None

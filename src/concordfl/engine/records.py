@@ -101,6 +101,8 @@ class RunFolder:
             return []
         return [json.loads(line) for line in self.records_file.read_text().splitlines()]
 
+    def write_clients(self, round: int, rows: Any) -> None: ...
+
     # --- how it is run ----------------------------------------------------------------------------
 
     def write_executor(self, choice: Mapping[str, Any]) -> None:
