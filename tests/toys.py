@@ -26,6 +26,7 @@ from concordfl import (
     Total,
     Training,
     client_step,
+    tree,
 )
 from concordfl.core import Settings
 from concordfl.data import Arrays, Federation
@@ -154,6 +155,16 @@ def result(made: Experiment) -> dict[str, Any]:
         made.executor.close()
 
 
+def state(made: Experiment, id: str) -> Any:
+    """A client's committed state."""
+    return tree.unpack(made.executor.states.get(id))
+
+
+def rows(made: Experiment) -> dict[str, dict[str, Any]]:
+    """What the last evaluated round says of every client."""
+    return made.client_rows[made.records[-1]["round"]]
+
+
 def digests(made: Experiment) -> tuple[str, str]:
     summary = result(made)
     return summary["parameters_sha256"], summary["states_sha256"]
@@ -252,7 +263,8 @@ class Faulty(Toy):
     def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
         if client.id != self.who:
             return super().train(client, state, message)
-        if self.how == "raise":
+        if self.how == "raise" or (self.how == "raise once" and not Path(self.marker).exists()):
+            Path(self.marker or "/dev/null").touch()
             raise ValueError("bad luck")
         if self.how == "die" or (self.how == "die once" and not Path(self.marker).exists()):
             Path(self.marker or "/dev/null").touch()

@@ -59,7 +59,7 @@ class Cohort:
         self.population = population
         self._algorithm, self._order, self._key = algorithm, order, key
         self._ask, self._publish = ask, publish
-        self._server_step, self._min_replies = server_step, min_replies
+        self.server_step, self._min_replies = server_step, min_replies
 
     def sum(
         self, step: Step, *, broadcast: Tree = None, each: Mapping[ClientId, Tree] | None = None
@@ -70,7 +70,7 @@ class Cohort:
         `each`, only the clients it names are asked, each with a message of its own.
         """
         order = self._make_order(step, broadcast, each, "total")
-        return self._server_step.incoming(self._perform(order).value, order.step)
+        return self.server_step.incoming(self._perform(order).value, order.step)
 
     def run(
         self, step: Step, *, broadcast: Tree = None, each: Mapping[ClientId, Tree] | None = None
@@ -81,7 +81,7 @@ class Cohort:
 
     def total(self, replies: Sequence[Tree], name: str) -> Tree:
         """The total of individual replies, as `sum` gives it; `name` tells it from other totals."""
-        return self._server_step.incoming(tree.total(replies), name)
+        return self.server_step.incoming(tree.total(replies), name)
 
     def publish(self, name: str, tree: Tree) -> None:
         """Give every client `tree` for good, under `name`: it travels to each of them once."""

@@ -69,7 +69,7 @@ def count_likelihoods(
     for name, values in found.by_name().items():
         low, high = options["ranges"][name]
         edges = np.linspace(low, high, NUM_BINS + 1)
-        counts[name] = torch.from_numpy(np.histogram(np.clip(values, low, high), edges)[0])
+        counts[name] = torch.from_numpy(np.histogram(values.clamp(low, high).numpy(), edges)[0])
     return Total(counts)
 
 

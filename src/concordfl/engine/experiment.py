@@ -160,10 +160,7 @@ class Experiment:
 
     def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:
         """Whether the round counts: server state and client states do together, or not at all."""
-        server_step = ServerStep(
-            self.setup.aggregation, progress.momentum, self.task.model.buffer_names
-        )
-        cohort = self._assemble(turn, progress, server_step, attempt)
+        cohort = self._assemble(turn, progress, attempt)
         asked, published = set(cohort.ids), progress.publications.copy()
         try:
             server = turn.stage.play(progress.server, cohort)
@@ -173,8 +170,8 @@ class Experiment:
             self._take_back(progress, published)
         else:
             counts = True
-            self._check_step(turn, server_step)
-            progress.server, progress.momentum = tree.normal(server), server_step.memory
+            self._check_step(turn, cohort.server_step)
+            progress.server, progress.momentum = tree.normal(server), cohort.server_step.memory
             self.executor.commit(turn.round)
         if turn.stage.everyone:
             answered = set(cohort.ids)
@@ -201,9 +198,7 @@ class Experiment:
                 self.executor.publish(name, data)
         progress.publications = before
 
-    def _assemble(
-        self, turn: Turn, progress: Progress, server_step: ServerStep, attempt: int = 0
-    ) -> Cohort:
+    def _assemble(self, turn: Turn, progress: Progress, attempt: int = 0) -> Cohort:
         numbers = itertools.count(attempt * MAX_ORDERS_PER_ROUND)
 
         def ask(order: Order) -> Outcome:
@@ -224,7 +219,9 @@ class Experiment:
             key=Key(self.plan.seed, "server", turn.stage.name, turn.stage_round),
             ask=ask,
             publish=publish,
-            server_step=server_step,
+            server_step=ServerStep(
+                self.setup.aggregation, progress.momentum, self.task.model.buffer_names
+            ),
             min_replies=self.plan.min_replies,
         )
 
