@@ -215,7 +215,7 @@ def test_fedsoft_draws_clients_by_their_importance():
     their models.
     """
     data = concepts(clients=12)
-    made, _progress = finished(FedSoft(num_models=3, drawn=3), data, 12)
+    made, _ = finished(FedSoft(num_models=3, drawn=3), data, 12)
     told = {id: toys.state(made, id)["importance"] for id in data.participants}
     drawn_by = made.algorithm._draw(told, Key(0))
     assert sorted(k for names in drawn_by.values() for k in names) == [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -333,7 +333,7 @@ def test_partial_participation_uses_the_cohort():
         alone.play(turn, twin)
     assert tree.equal(twin.server, progress.server)
     made.play(last, progress)
-    alone.population = asked
+    alone.roster = alone.roster._replace(population=asked)
     alone.cohort_size = len(asked)
     alone.play(last, twin)
     assert len(asked) == 2
