@@ -58,11 +58,11 @@ class SocketExecutor:
     name = "socket"
 
     def __init__(self, make, case, garbler=None, timeout=60.0):
-        listener = socket.create_server(("127.0.0.1", 0))
-        args = (listener.getsockname()[1], make, case, garbler)
-        self.process = multiprocessing.get_context("spawn").Process(target=host, args=args)
-        self.process.start()
-        wires = [listener.accept()[0] for _ in make(case)[1].bounds]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            args = (listener.getsockname()[1], make, case, garbler)
+            self.process = multiprocessing.get_context("spawn").Process(target=host, args=args)
+            self.process.start()
+            wires = [listener.accept()[0] for _ in make(case)[1].bounds]
         self.wires = {receive(wire).decode(): wire for wire in wires}
         for wire in wires:
             wire.settimeout(timeout)
@@ -110,3 +110,5 @@ class SocketExecutor:
     def close(self):
         self.process.kill()
         self.process.join()
+        for wire in self.wires.values():
+            wire.close()

@@ -156,8 +156,8 @@ def test_only_client_steps_can_be_asked_for(name):
 
 def test_the_steps_of_a_part_have_its_name():
     method = FedConcat(strategy="ifca", clusters=2)
-    assert find_step(method, "ifca.train") == method.parts()["ifca"].train
-    assert find_step(method, "train") == method.train
+    assert find_step(method, "ifca.train").__self__ == method.parts()["ifca"]
+    assert find_step(method, "train").__self__ == method
 
 
 def test_a_step_cannot_take_the_name_of_an_evaluation():
