@@ -23,6 +23,7 @@ from .data import Federation
 from .engine.executors import Executor, Processes, Serial, Workplace
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
+from .revision import code_revision
 from .scenarios import build_federation
 
 # seconds of training below which worker processes do not repay their start
@@ -292,8 +293,10 @@ def _device(name: str) -> str:
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
+    revision = code_revision()
     return {
         "concordfl": version("concordfl"),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **({} if revision is None else {"revision": revision}),
     }
