@@ -197,7 +197,5 @@ def test_how_it_is_computed_is_no_setting_that_differs():
 
 
 def test_settings_inside_a_value_are_refused():
-    with pytest.raises(
-        SettingError, match=r"a setting must be a key in a table, got 'run.rounds.x"
-    ):
+    with pytest.raises(SettingError, match="a setting must be a key in a table, got"):
         apply_settings(TABLE, {"run.rounds.x": 1})

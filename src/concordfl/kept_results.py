@@ -260,7 +260,7 @@ def _check_line(value: Any) -> Line:
         raise ValueError(
             f"its format must be at most {FORMAT}, got {number}: a newer concordfl wrote it"
         )
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         raise ValueError(f"its format must be {FORMAT}, got {number!r}")
     line: Line = validate(_LINE, value, ())
     if "measure" not in line:
