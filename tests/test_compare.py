@@ -1,128 +1,181 @@
-"""Comparisons: several values of a setting, and results that outlive their runs."""
+"""Comparisons: results that outlive their runs, and the command that makes the table."""
 
 import json
+import shutil
+import sys
+import warnings
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
-from concordfl import SettingError, compare
-from concordfl.config import Config
+from concordfl import SettingError, compare, kept_results
+from concordfl.cells import ConfigHasher, cells
 from concordfl.engine.experiment import ignore
+from concordfl.revision import code_revision
 
-TABLE = {
-    "run": {"rounds": 4, "evaluate_every": 2},
-    "data": {"name": "digits", "limit": 200},
-    "scenario": {"clients": 3},
-    "algorithm": {"name": "fedprox"},
-    "compare": {"ditto": {"penalty": 2.0}},
-}
+RUN_FILE = """
+[run]
+rounds = 4
+evaluate_every = 2
 
+[data]
+name = "digits"
+limit = 200
 
-def test_every_value_of_a_varied_setting_has_a_row():
-    cells = compare.varied(TABLE, "algorithm.mu=0.5, 2", ["fedavg", "fedprox"], [1, 2])
-    assert list(cells) == [
-        *(("fedavg", seed) for seed in (1, 2)),
-        *((f"fedprox, mu = {mu}", seed) for mu in ("0.5", "2") for seed in (1, 2)),
-    ]
-    assert [
-        cells["fedprox, mu = 0.5", 1].algorithm.mu,
-        cells["fedprox, mu = 2", 2].algorithm.mu,
-    ] == [0.5, 2]
-    assert cells["fedprox, mu = 2", 2].run.seed == 2
-    lists = compare.varied(TABLE, "model.hidden=[8, 8], [4]", ["fedavg"], [0])
-    assert [settings.model.options["hidden"] for settings in lists.values()] == [[8, 8], [4]]
-    others = compare.varied(TABLE, "compare.ditto.penalty=1,3", ["ditto"], [0])
-    assert [settings.algorithm.penalty for settings in others.values()] == [1, 3]
+[scenario]
+clients = 3
+
+[algorithm]
+name = "fedprox"
+"""
 
 
-@pytest.mark.parametrize(
-    ("vary", "message"),
-    [
-        ("algorithm.mu", r"--vary must be SECTION.KEY=VALUE,VALUE,..., got 'algorithm.mu'"),
-        ("mu=1,2", r"--vary must be SECTION.KEY=VALUE,VALUE,..., got 'mu=1,2'"),
-        ("algorithm.mu=1,-1", r"algorithm.mu must be >= 0, got -1"),
-        ("algorithm.nu=1", r"unknown key 'algorithm.nu'"),
-        ("run.seed=1,2", r"--vary must not be about run.seed, which --seeds is for"),
-        (
-            "compare.ditto.penalty=1,2",
-            r"--vary must change one of the methods fedprox, got 'compare.ditto.penalty=1,2'",
-        ),
-    ],
-)
-def test_a_wrong_variation_is_refused(vary, message):
-    with pytest.raises(SettingError, match=message):
-        compare.varied(TABLE, vary, ["fedprox"], [0])
-
-
-def test_results_outlive_their_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "WORTH_KEEPING", 0.0)
-    cells = compare.cells(TABLE, ["fedprox"], [0])
-    ((_, settings),) = cells.items()
-    results = tmp_path / "experiments" / "results"
-    first = compare.compare(cells, tmp_path / "runs", lambda _: nullcontext(ignore), results)
-    kept = json.loads((results / f"{compare.config_hash(settings)}.json").read_text())
-    assert kept["config"] == settings.to_table()
-    assert [milestone["round"] for milestone in kept["history"]] == [2, 4]
-    last = kept["history"][-1]
-    assert last["local_accuracy"] == kept["final"]["local_accuracy"]
-    assert (last["bytes"]["down"], last["bytes"]["up"]) == (
-        kept["bytes"]["down"],
-        kept["bytes"]["up"],
-    )
-    assert kept["history"][0]["bytes"]["up"] * 2 == kept["bytes"]["up"]  # half of the rounds
-
-    compare.require_history(cells, results)
-    again = compare.compare(cells, tmp_path / "elsewhere", lambda _: nullcontext(ignore), results)
-    assert not (tmp_path / "elsewhere").exists()
-    assert again["fedprox"][0]["parameters_sha256"] == first["fedprox"][0]["parameters_sha256"]
-    del kept["history"]
-    file = results / f"{compare.config_hash(settings)}.json"
-    file.write_text(json.dumps(kept))
-    with pytest.raises(
-        SettingError, match=f"a curve needs results with a history, got {file} without"
-    ):
-        compare.require_history(cells, results)
-
-
-def test_what_was_measured_is_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def run_file(tmp_path, monkeypatch):
+    """A run file in an empty folder, where every result is worth keeping."""
     monkeypatch.chdir(tmp_path)
-    settings = Config.from_table({key: value for key, value in TABLE.items() if key != "compare"})
-    calls = []
-
-    def measure(finished):
-        calls.append(finished.path)
-        return {"rounds": finished.summary["rounds"]}
-
-    elsewhere, file = tmp_path / "mine.toml", tmp_path / "experiments" / "mine.toml"
-    for expected in (1, 2):  # outside of `experiments` the run is kept, what was measured is not
-        assert compare.measured(elsewhere, settings, "rounds", measure) == {"rounds": 4}
-        assert len(calls) == expected
-    for _ in range(2):
-        assert compare.measured(file, settings, "rounds", measure) == {"rounds": 4}
-    assert len(calls) == 3
-    assert (
-        tmp_path / "experiments" / "results" / f"{compare.config_hash(settings)}-rounds.json"
-    ).exists()
+    monkeypatch.setattr(compare, "WORTH_KEEPING_SECONDS", 0.0)
+    file = tmp_path / "mine.toml"
+    file.write_text(RUN_FILE)
+    return file
 
 
-RESULTS = sorted((Path(__file__).parent.parent / "experiments" / "results").glob("*.json"))
+def results(run_file):
+    text = kept_results.results_file(run_file).read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
-def test_kept_results_are_found_by_their_configuration():
-    """Whatever is added to the settings, a result must have the name under which `compare` looks
-    for it.
-    """
-    kept = {file.stem: json.loads(file.read_text()) for file in RESULTS}
-    found = {
-        name: Config.from_table(result["config"])
-        for name, result in kept.items()
-        if "config" in result
-    }
-    assert len(found) > 100
-    assert {
-        name for name, settings in found.items() if compare.config_hash(settings) != name
-    } == set()
-    assert {
-        name for name, settings in found.items() if settings.to_table() != kept[name]["config"]
-    } == set()
+def compare_cells(run_file, out="runs", kept=None, **options):
+    configs = cells(kept_results.read_table(run_file), ["fedprox"], [0])
+    folder = run_file.parent / out
+    return compare.compare(configs, folder, lambda _: nullcontext(ignore), kept, **options)
+
+
+def test_results_outlive_their_runs(run_file):
+    first = compare_cells(run_file, keep_beside=run_file)
+    (kept,) = results(run_file)
+    summary_file = next((run_file.parent / "runs").rglob("summary.json"))
+    summary = json.loads(summary_file.read_text())
+    figures = kept["figures"]
+    assert figures["parameters_sha256"] == summary["parameters_sha256"]
+    assert (kept["method"], kept["seed"], kept["settings"]) == ("fedprox", 0, {})
+    assert (kept["revision"], kept["date"]) == (code_revision(), compare._day_of(summary_file))
+    assert [evaluated["round"] for evaluated in figures["history"]] == [2, 4]
+    last = figures["history"][-1]
+    assert last["local_accuracy"] == figures["final"]["local_accuracy"]
+    assert last["bytes"] == figures["bytes"]
+    assert figures["history"][0]["bytes"]["up"] * 2 == figures["bytes"]["up"]  # half of the rounds
+
+    again = compare_cells(run_file, "elsewhere", kept_results.read(run_file, ConfigHasher()))
+    assert not (run_file.parent / "elsewhere").exists()
+    assert again.figures == first.figures
+    assert (again.kept, first.kept) == ((kept,), ())
+
+
+def test_nothing_is_kept_unasked_or_if_it_was_quick(run_file, monkeypatch):
+    compare_cells(run_file)
+    monkeypatch.setattr(compare, "WORTH_KEEPING_SECONDS", 1000.0)
+    compare_cells(run_file, keep_beside=run_file)
+    assert not kept_results.results_file(run_file).exists()
+
+
+def test_a_curve_needs_a_history(run_file):
+    compare_cells(run_file, keep_beside=run_file)
+    configs, hasher = cells(kept_results.read_table(run_file), ["fedprox"], [0]), ConfigHasher()
+    compare.require_history(configs, kept_results.read(run_file, hasher), hasher)
+    compare.require_history(configs, None, hasher)
+    (kept,) = results(run_file)
+    kept["figures"]["history"] = None
+    kept_results.keep(run_file, kept)
+    message = "a curve needs results with a history, got fedprox, seed 0, in .*mine.results.jsonl"
+    with pytest.raises(SettingError, match=message):
+        compare.require_history(configs, kept_results.read(run_file, hasher), hasher)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(run_file, monkeypatch, capsys):
+    """`concordfl compare mine.toml` in this process: what it prints."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries of the command line
+        from concordfl import cli
+
+    def run(*arguments, file="mine.toml", status=0):
+        monkeypatch.setattr(sys, "argv", ["concordfl", "compare", file, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        assert ended.value.code == status, output.err
+        return output.err if status else output.out
+
+    return run
+
+
+def test_the_command_keeps_and_says_what_is_kept(run_file, command):
+    arguments = ("--algorithms", "fedavg,fedprox", "--set", "training.lr=0.2")
+    assert "kept" not in command(*arguments)
+    assert not kept_results.results_file(run_file).exists()
+    command("--algorithms", "fedavg", "--set", "training.lr=0.2", "--keep")
+    (kept,) = results(run_file)
+    assert (kept["method"], kept["settings"]) == ("fedavg", {"training.lr": 0.2})
+
+    shutil.rmtree("runs")
+    output = command(*arguments)
+    revision = kept["revision"] or "unknown"
+    assert f"kept: 1 of 2 cells ({kept['date']}, revision {revision})" in output
+    assert [folder.name.split("-")[0] for folder in run_file.parent.glob("runs/*/*")] == ["fedprox"]
+    only_kept = command("--algorithms", "fedavg", "--set", "training.lr=0.2", "--over-clients")
+    assert "kept: 1 of 1 cells" in only_kept
+    assert "Runs are in" not in only_kept
+
+
+def test_fresh_computes_all_anew(run_file, command):
+    command("--algorithms", "fedavg", "--keep")
+    (kept,) = results(run_file)
+    kept["figures"]["parameters"] = 12345  # what is computed anew has another number
+    kept_results.keep(run_file, kept)
+    output = command("--algorithms", "fedavg", "--fresh")
+    assert "kept" not in output
+    assert "Runs are in runs/compare-mine-2" in output
+    assert results(run_file) == [kept]
+    command("--algorithms", "fedavg", "--fresh", "--keep")
+    (replaced,) = results(run_file)
+    assert replaced["figures"]["parameters"] != 12345
+
+
+def test_the_command_says_which_lines_are_ignored(run_file, command):
+    command("--algorithms", "fedavg", "--keep")
+    run_file.write_text(RUN_FILE.replace("rounds = 4", "rounds = 2"))
+    output = command("--algorithms", "fedavg")
+    assert "mine.results.jsonl: line 1 ignored: the run file, the defaults or the data" in output
+    assert "kept:" not in output
+
+
+def test_every_vary_counts(run_file, command):
+    output = command(
+        "--algorithms", "fedavg", "--set", "run.rounds=1",
+        "--vary", "training.lr=0.1,0.2", "--vary", "training.epochs=1,2",
+    )  # fmt: skip
+    rows = [line.split("│")[1].strip() for line in output.splitlines() if "│ fedavg" in line]
+    assert rows == [f"fedavg, lr = {lr}, epochs = {e}" for lr in ("0.1", "0.2") for e in (1, 2)]
+
+
+def test_brackets_in_names_are_shown(run_file, command):
+    run_file.rename("a[b].toml")
+    output = command("--algorithms", "fedavg", "--out", "runs/[/x]", file="a[b].toml")
+    assert "a[b], 1 seed" in output
+    assert "Runs are in runs/[/x]" in output
+
+
+def test_a_damaged_results_file_is_refused_in_one_line(run_file, command):
+    kept_results.results_file(run_file).write_text("{}\n")
+    error = command("--algorithms", "fedavg", status=2)
+    assert error == (
+        "concordfl: mine.results.jsonl, line 1, must be a kept result: its format must be 1, got "
+        "None\n"
+    )
+    command("--algorithms", "fedavg", "--fresh", "--keep", status=2)  # before any work
+    assert not (run_file.parent / "runs").exists()
+    assert "fedavg" in command("--algorithms", "fedavg", "--fresh")

@@ -16,8 +16,9 @@ from rich.table import Table
 
 from . import compare as comparison
 from . import config as configuration
-from . import newcomer, runner, scoring
+from . import kept_results, newcomer, runner, scoring
 from .algorithms import ALGORITHMS
+from .cells import ConfigHasher, vary
 from .core import ConcordError, DataError, SettingError
 from .core.settings import nearest
 from .data.dataset import FileSource, places
@@ -52,6 +53,13 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for 
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[
     str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
+]
+KeepOption = Annotated[
+    bool,
+    typer.Option("--keep", help="Keep results that took long beside the run file."),
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Compute all anew, whatever results are kept.")
 ]
 FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
 DataOption = Annotated[
@@ -98,7 +106,8 @@ def run(
             console.print(part, highlight=False, markup=False)
         return
     algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
-    folder = out or _new_folder(Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}")
+    wanted = Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
+    folder = out or comparison.new_folder(wanted)
     _show_run(folder, lambda observe: runner.run(settings, out=folder, observe=observe), algorithm)
 
 
@@ -115,14 +124,15 @@ def compare(
         str, typer.Option(help="Names, separated by commas.", show_default=False)
     ],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from run.seed.")] = 1,
-    vary: Annotated[
-        str | None,
+    variations: Annotated[
+        list[str],
         typer.Option(
+            "--vary",
             metavar="SECTION.KEY=VALUE,VALUE,...",
-            help="Try several values of a setting, a row each.",
+            help="Try several values of a setting, a row each; repeated, every combination.",
             show_default=False,
         ),
-    ] = None,
+    ] = [],  # noqa: B006 - typer reads the default and never changes it
     over_clients: Annotated[
         bool,
         typer.Option(
@@ -138,8 +148,13 @@ def compare(
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
+    keep: KeepOption = False,
+    fresh: FreshOption = False,
 ) -> None:
-    """Run several methods on the same federation and show one table. Finished runs are reused."""
+    """Run several methods on the same federation and show one table.
+
+    Finished runs are reused, and so are the results kept beside the run file.
+    """
     table = configuration.override(
         configuration.read_table(file), _assignments(set, None, executor)
     )
@@ -151,33 +166,47 @@ def compare(
             )
     first = Plan.from_table(table.get("run", {}), "run").seed
     numbers = range(first, first + seeds)
-    cells = (
-        comparison.varied(table, vary, names, numbers)
-        if vary
-        else comparison.cells(table, names, numbers)
-    )
-    results = comparison.results_folder(file)
+    configs = vary(table, variations, names, numbers)
+    hasher = ConfigHasher()
+    # What is to be added to must be whole, even if nothing is taken from it.
+    beside = kept_results.read(file, hasher) if keep or not fresh else None
+    kept = None if fresh else beside
     if curve is not None:
         curves.kind_of(curve)  # refused before any work is done
-        comparison.require_history(cells, results)
+        comparison.require_history(configs, kept, hasher)
     folder = out or Path("runs") / f"compare-{file.stem}"
-    with _interruptible("the same command"):
-        summaries = comparison.compare(cells, folder, lambda title: shown(console, title), results)
+    if fresh and out is None:
+        folder = comparison.new_folder(folder)
+    with _interruptible(f"the same command with --out {folder}" if fresh else "the same command"):
+        found = comparison.compare(
+            configs,
+            folder,
+            lambda title: shown(console, title),
+            kept,
+            hasher=hasher,
+            keep_beside=file if keep else None,
+        )
     title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
     if over_clients:
-        console.print(
-            tables.over_clients_table(f"{title}, last round in percent, ± over clients", summaries)
-        )
+        heading = f"{title}, last round in percent, ± over clients"
+        console.print(tables.over_clients_table(heading, found.figures))
     else:
-        console.print(
-            tables.comparison_table(f"{title}, accuracy after the last round in percent", summaries)
-        )
+        heading = f"{title}, accuracy after the last round in percent"
+        console.print(tables.comparison_table(heading, found.figures))
     if curve is not None:
-        write_atomically(
-            curve, curves.accuracy_against_bytes(title, summaries, curves.kind_of(curve))
+        picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
+        write_atomically(curve, picture)
+        console.print(
+            f"Accuracy against bytes is in {curve}", highlight=False, markup=False, soft_wrap=True
         )
-        console.print(f"Accuracy against bytes is in {curve}", highlight=False, soft_wrap=True)
-    console.print(f"Runs are in {folder}", highlight=False, soft_wrap=True)
+    notes = [
+        beside and beside.describe_ignored(),
+        kept_results.describe_kept(found.kept, found.num_cells),
+        f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
+    ]
+    for note in notes:
+        if note is not None:
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -383,15 +412,6 @@ def data_sets() -> dict[str, tuple[bool, int, str]]:
                 str(place),
             )
     return found
-
-
-def _new_folder(wanted: Path) -> Path:
-    """`wanted`, or with the first number that makes it new."""
-    folder, number = wanted, 1
-    while folder.exists():
-        number += 1
-        folder = wanted.with_name(f"{wanted.name}-{number}")
-    return folder
 
 
 def _catalogue(kind: Kind) -> Table:

@@ -2,206 +2,117 @@
 interrupted one is taken up again.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from . import runner
+from . import kept_results, runner
 from .algorithms import ALGORITHMS
-from .config import COMPARED, Config, name_of, override
+from .cells import Cells, ConfigHasher, differing_settings
+from .config import Config, name_of, read_table
 from .core import SettingError
 from .engine.experiment import ignore
-from .engine.files import write_atomically
-from .engine.records import to_json
-from .finished import FinishedRun
+from .kept_results import Figures, KeptResults, Line, figures_of
 
-# seconds of a cell: a table of sixty such takes longer than anybody wants to wait
-WORTH_KEEPING = 10.0
+# A table of sixty cells that take longer than this is longer than anybody wants to wait for.
+WORTH_KEEPING_SECONDS = 10.0
 
-Cells = dict[tuple[str, int], Config]  # by row of the table and seed
-Shown = Callable[[str], AbstractContextManager[runner.Observer]]
+Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a cell
 
 
-def cells(table: Mapping[str, Any], algorithms: Sequence[str], seeds: Sequence[int]) -> Cells:
-    """The configuration of every (method, seed).
+@dataclass(frozen=True)
+class Comparison:
+    figures: dict[str, list[Figures]]  # by row, in the order of seeds
+    kept: tuple[Line, ...]  # the kept results among them
 
-    Settings of [algorithm] go to the method that the run file names; others may have theirs in
-    [compare.NAME].
-    """
-    Config.from_table(table)
-    named = table.get("algorithm", {}).get("name", "fedavg")
-    found = {}
-    for algorithm in algorithms:
-        section = (
-            table.get("algorithm", {})
-            if algorithm == named
-            else table.get(COMPARED, {}).get(algorithm, {})
-        )
-        for seed in seeds:
-            run = {**table.get("run", {}), "seed": seed}
-            own = {**table, "algorithm": {**section, "name": algorithm}, "run": run}
-            own.pop(COMPARED, None)
-            found[algorithm, seed] = Config.from_table(own)
-    return found
-
-
-def varied(
-    table: Mapping[str, Any], vary: str, algorithms: Sequence[str], seeds: Sequence[int]
-) -> Cells:
-    """Cells for every value of `SECTION.KEY=VALUE,VALUE,...`: a row each, and one for a method that
-    does not depend on it.
-    """
-    path, equals, values = vary.partition("=")
-    if not equals or "." not in path:
-        raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {vary!r}")
-    if path.strip() == "run.seed":
-        raise SettingError(f"--vary must not be about run.seed, which --seeds is for, got {vary!r}")
-    by_value = {
-        value: cells(override(table, [f"{path}={value}"]), algorithms, seeds)
-        for value in _split(values)
-    }
-    found: Cells = {}
-    for algorithm in algorithms:
-        alike = (
-            len({config_hash(several[algorithm, seeds[0]]) for several in by_value.values()}) == 1
-        )
-        for value, several in by_value.items():
-            row = (
-                algorithm if alike else f"{algorithm}, {path.rpartition('.')[2].strip()} = {value}"
-            )
-            found |= {(row, seed): several[algorithm, seed] for seed in seeds}
-    if len(by_value) > 1 and {row for row, _ in found} == set(algorithms):
-        raise SettingError(
-            f"--vary must change one of the methods {', '.join(algorithms)}, got {vary!r}"
-        )
-    return found
-
-
-def _split(values: str) -> list[str]:
-    """At commas that are not inside brackets."""
-    parts, depth = [""], 0
-    for letter in values:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def config_hash(settings: Config) -> str:
-    """What a result depends on: everything but how it was computed."""
-    table = settings.to_table()
-    for key in (
-        "executor",
-        "workers",
-        "device",
-        "client_states",
-        "checkpoint_seconds",
-        "keep_checkpoints",
-    ):
-        table["run"].pop(key, None)
-    table["fingerprint"] = settings.data.fingerprint()
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+    @property
+    def num_cells(self) -> int:
+        return sum(len(row) for row in self.figures.values())
 
 
 def compare(
-    configs: Cells, out: Path, shown: Shown, results: Path | None = None
-) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by row, in the order of seeds; each cell has a run directory of its own below
-    `out`.
+    cells: Cells,
+    out: Path,
+    display: Display,
+    kept: KeptResults | None = None,
+    *,
+    hasher: ConfigHasher | None = None,
+    keep_beside: Path | None = None,
+) -> Comparison:
+    """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`.
 
-    Results that took long are kept in the folder `results` as small JSON files, and taken from
-    there.
+    Results that took long are added to those beside the run file `keep_beside`.
     """
-    summaries: dict[str, list[dict[str, Any]]] = {}
-    for (row, seed), settings in configs.items():
-        name = config_hash(settings)
-        kept = None if results is None else results / f"{name}.json"
-        if kept is not None and kept.exists():
-            summaries.setdefault(row, []).append(json.loads(kept.read_text()))
+    hasher = hasher or ConfigHasher()
+    known = {} if kept is None else kept.results
+    table = None if keep_beside is None else read_table(keep_beside)
+    differing = {  # before any work: a result that cannot be kept is refused
+        key: differing_settings(table, settings, _method(settings), hasher)
+        for key, settings in cells.items()
+        if table is not None
+    }
+    figures: dict[str, list[Figures]] = {}
+    lines: list[Line] = []
+    for (row, seed), settings in cells.items():
+        name = hasher(settings)
+        if name in known:
+            lines.append(known[name])
+            figures.setdefault(row, []).append(known[name]["figures"])
             continue
-        folder = out / f"{name_of(settings.algorithm, ALGORITHMS)}-seed{seed}-{name}"
-        with shown(f"{row}, seed {seed}") as observe:
-            result = _finish(settings, folder, observe)
-        summary = {**result.summary, "history": [_milestone(record) for record in result.records]}
-        summaries.setdefault(row, []).append(summary)
-        if kept is not None and summary["seconds"]["total"] > WORTH_KEEPING:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, to_json(_small(summary, settings), indent=1) + "\n")
-    return summaries
+        folder = out / f"{_method(settings)}-seed{seed}-{name}"
+        with display(f"{row}, seed {seed}") as observe:
+            result = finish(settings, folder, observe)
+        found = figures_of(result.summary, result.records)
+        figures.setdefault(row, []).append(found)
+        if keep_beside is not None and found["seconds"]["total"] > WORTH_KEEPING_SECONDS:
+            line: Line = {
+                "format": kept_results.FORMAT,
+                "method": _method(settings),
+                "settings": differing[row, seed],
+                "seed": seed,
+                "config_hash": name,
+                "revision": result.summary["versions"].get("revision"),
+                "date": _day_of(folder / "summary.json"),
+                "figures": found,
+            }
+            kept_results.keep(keep_beside, line)
+    return Comparison(figures, tuple(lines))
 
 
-def require_history(configs: Cells, results: Path | None) -> None:
-    """Refuse before any work if a kept result does not tell how it came about."""
-    for settings in configs.values():
-        kept = None if results is None else results / f"{config_hash(settings)}.json"
-        if kept is not None and kept.exists() and "history" not in json.loads(kept.read_text()):
-            raise SettingError(
-                f"a curve needs results with a history, got {kept} without: remove it to compute "
-                "it again"
-            )
-
-
-def measured(file: Path, settings: Config, what: str, measure: Callable[[FinishedRun], Any]) -> Any:
-    """What `measure` finds in the finished run of `settings`, as JSON has it; computed once for a
-    run file in `experiments`.
-    """
-    name, results = config_hash(settings), results_folder(file)
-    kept = None if results is None else results / f"{name}-{what}.json"
-    if kept is None or not kept.exists():
-        folder = Path("runs") / f"{file.stem}-{name_of(settings.algorithm, ALGORITHMS)}-{name}"
-        _finish(settings, folder)
-        found = to_json(measure(FinishedRun.open(folder)), indent=1)
-        if kept is None:
-            return json.loads(found)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, found + "\n")
-    return json.loads(kept.read_text())
-
-
-def _finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
+def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
         return runner.resume(folder, observe=observe)
     return runner.run(settings, out=folder, observe=observe)
 
 
-def results_folder(file: Path) -> Path | None:
-    """`experiments/results`, for a run file that lies in `experiments`."""
-    found = next(
-        (parent for parent in file.resolve().parents if parent.name == "experiments"), None
-    )
-    return None if found is None else found / "results"
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or with the first number that makes it new."""
+    folder, number = wanted, 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
 
 
-def _small(summary: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Without values per client; with the configuration it belongs to."""
-    small = {
-        key: value
-        for key, value in summary.items()
-        if key not in ("groups", "preprocessing", "thresholds")
-    }
-    for part in ("final", "selected"):
-        small[part] = small[part] and {
-            key: value for key, value in small[part].items() if key != "clients"
-        }
-    return {**small, "config": settings.to_table()}
+def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher) -> None:
+    """Refuse before any work if a kept result does not tell how it came about."""
+    if kept is None:
+        return
+    for (row, seed), settings in cells.items():
+        line = kept.results.get(hasher(settings))
+        if line is not None and line["figures"]["history"] is None:
+            raise SettingError(
+                f"a curve needs results with a history, got {row}, seed {seed}, in {kept.file} "
+                "without: --fresh computes all anew"
+            )
 
 
-def _milestone(record: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluated round in a line: accuracy, and the bytes it took to get there."""
-    accuracy = {
-        f"{place}_accuracy": record[place].get("accuracy")
-        for place in ("local", "global")
-        if place in record
-    }
-    return {
-        "round": record["round"],
-        "stage": record["stage"],
-        **accuracy,
-        "bytes": record["bytes"],
-    }
+def _method(settings: Config) -> str:
+    return name_of(settings.algorithm, ALGORITHMS)
+
+
+def _day_of(file: Path) -> str:
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).date().isoformat()

@@ -25,6 +25,7 @@ from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .engine.roster import Roster
 from .engine.setup import Setup
+from .revision import code_revision
 from .scenarios import build_federation
 
 Observer = Callable[[Event], None]
@@ -216,8 +217,10 @@ def _device(name: str) -> str:
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
+    revision = code_revision()
     return {
         "concordfl": version("concordfl"),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **({} if revision is None else {"revision": revision}),
     }
