@@ -34,7 +34,7 @@ FIGURES = {
     "clusters": {"ari": 0.5, "nmi": 0.5},
     "server": None,
     "bytes": TRAFFIC,
-    "refused_replies": 0,
+    "missing": {},
     "seconds": {"total": 12.5, "set_up": 0.1},
     "history": [{"round": 4, "stage": "train", "local_accuracy": 0.5, "bytes": TRAFFIC}],
     "parameters_sha256": "0" * 64,
