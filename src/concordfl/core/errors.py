@@ -3,6 +3,7 @@
 ConcordError              what concordfl refuses or cannot do; the command line prints one line
 ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
 ├── DataError             data are missing, damaged, or do not fit the rule they must keep
+├── FormatError           bytes or a file are damaged, or of another format
 ├── CheckpointError       a run directory cannot be read, or holds another run
 ├── ClientStepError       a client's step failed; names client, stage, step and round
 ├── WorkerError           worker processes keep dying
@@ -20,6 +21,10 @@ class SettingError(ConcordError):
 
 class DataError(ConcordError):
     """Data are missing, damaged, or do not fit the rule they must keep."""
+
+
+class FormatError(ConcordError):
+    """Bytes or a file are damaged, or of another format."""
 
 
 class CheckpointError(ConcordError):
