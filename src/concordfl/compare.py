@@ -14,8 +14,7 @@ from .algorithms import ALGORITHMS
 from .config import COMPARED, Config, name_of, override
 from .core import SettingError
 from .engine.experiment import ignore
-from .engine.files import write_atomically
-from .engine.records import to_json
+from .engine.files import to_json, write_atomically
 from .finished import FinishedRun
 
 # seconds of a cell: a table of sixty such takes longer than anybody wants to wait

@@ -117,10 +117,12 @@ class Experiment:
         """
         if self.folder is None or not list(self.folder.checkpoints.glob("manifest-*.json")):
             if self.folder is not None:
-                self.folder.cut_records(0)
+                self.folder.cut_records()
             return self.start()
-        progress = checkpoint.load(self.folder.checkpoints, self._new_states())
-        self.folder.cut_records(progress.records_length)
+        progress, _ = checkpoint.load(
+            self.folder.checkpoints, self._new_states(), records_file=self.folder.records_file
+        )
+        self.folder.cut_records(progress.records)
         self.records = self.folder.read_records()
         for name, data in progress.publications.data.items():
             self.executor.publish(name, data)
@@ -343,7 +345,7 @@ class Experiment:
         ):
             progress.selected = Selected(record["round"], criterion, progress.server)
         if self.folder is not None:
-            progress.records_length = self.folder.append_record(record)
+            progress.records = self.folder.append_record(record)
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:
