@@ -140,11 +140,9 @@ def save(
     write_atomically(_server_file(folder, progress.round), server)
     with one_line(folder, "written"):
         sync_folder(folder)
-    MANIFEST.write(
-        _manifest_file(folder, progress.round),
-        _describe(progress, states, hashlib.sha256(server).hexdigest(), identity or {}),
-    )
-    _clean_up(folder, progress.round, keep)
+    manifest = _describe(progress, states, hashlib.sha256(server).hexdigest(), identity or {})
+    MANIFEST.write(_manifest_file(folder, progress.round), manifest)
+    _clean_up(folder, manifest, keep)
 
 
 def _describe(
@@ -179,24 +177,28 @@ def _pack_server(progress: Progress) -> bytes:
     return tree.pack({"server": progress.server, "selected": selected, "published": published})
 
 
-def _clean_up(folder: Path, round: int, keep: int) -> None:
-    """Delete what no kept checkpoint needs: neither older ones, nor newer ones that are damaged."""
-    needed: set[Path] = set()
-    kept = 0
-    for manifest_round in _manifest_rounds(folder):
-        if manifest_round > round or kept == keep:
-            continue
-        try:
-            manifest = _read_manifest(folder, manifest_round)
-        except (FormatError, CheckpointError):
-            continue  # damaged, and older than one that is whole
-        kept += 1
-        needed |= {_manifest_file(folder, manifest_round), _server_file(folder, manifest_round)}
-        needed |= {folder / segment for segment in manifest["states"]["segments"]}
+def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
+    """Delete what no kept checkpoint needs: older ones, and damaged ones of rounds that were played
+    again.
+    """
+    kept = [newest]
+    for round in _manifest_rounds(folder):
+        if round < newest["round"] and len(kept) < keep:
+            try:
+                kept.append(_read_manifest(folder, round))
+            except (FormatError, CheckpointError):
+                continue  # damaged, and older than one that is whole
+    needed = {path for manifest in kept for path in _needed_files(folder, manifest)}
     for pattern in ("manifest-*.json", "*.bin", "*.partial"):
         for path in folder.glob(pattern):
             if path not in needed and not path.is_dir():
                 remove(path)
+
+
+def _needed_files(folder: Path, manifest: Manifest) -> list[Path]:
+    round, segments = manifest["round"], manifest["states"]["segments"]
+    files = [_manifest_file(folder, round), _server_file(folder, round)]
+    return files + [folder / segment for segment in segments]
 
 
 # --- loading --------------------------------------------------------------------------------------

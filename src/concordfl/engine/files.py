@@ -243,13 +243,16 @@ class SealedJson(Generic[Content]):
         return check_schema(self._adapter, _without_frame(body))
 
 
-def _digest(body: Mapping[str, Any]) -> str:
-    """sha256 of what a JSON object says; white space and the order of keys do not count."""
+def canonical_json(value: Any) -> bytes:
+    """The same bytes for the same content: white space and the order of keys do not count."""
     try:
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     except RecursionError:
         raise FormatError("it must not be nested so deep") from None
-    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(body)).hexdigest()
 
 
 def _without_frame(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ summary.json                        the result; a run without one is not finishe
 import hashlib
 import json
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from .client_table import ClientRows, Columns
 from .files import (
     SealedJson,
     append,
+    canonical_json,
     check_format,
     damage_in,
     file_name,
@@ -341,13 +343,14 @@ def _seal_state(id: ClientId, state: bytes) -> bytes:
 def _verify_state(id: ClientId, data: bytes) -> None:
     header, tensors = _split_header(data)
     metadata = header["__metadata__"]
-    number = metadata.get("format")
-    check_format(int(number) if str(number).isdecimal() else number, CLIENT_STATE_FORMAT)
+    number = str(metadata.get("format"))
+    check_format(int(number) if re.fullmatch("[0-9]{1,9}", number) else number, CLIENT_STATE_FORMAT)
     seal = metadata.pop("sha256", None)
     if seal != _state_digest(header, tensors):
         raise FormatError("its content must have the sha256 that it names, got another")
     if metadata.get("client") != json.dumps(id):
-        raise FormatError(f"it must be of client {id!r}, got {metadata.get('client')}")
+        found = reprlib.repr(metadata.get("client"))
+        raise FormatError(f"it must be of client {reprlib.repr(id)}, got {found}")
 
 
 def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -359,5 +362,4 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _state_digest(header: Mapping[str, Any], tensors: bytes) -> str:
-    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode() + b"\n" + tensors).hexdigest()
+    return hashlib.sha256(canonical_json(header) + b"\n" + tensors).hexdigest()
