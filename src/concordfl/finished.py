@@ -43,13 +43,8 @@ class FinishedRun:
         model = model_from(
             settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"]
         )
-        return cls(
-            run.path,
-            settings,
-            summary,
-            checkpoint.load(run.checkpoints, lambda folder, saved: None),
-            model,
-        )
+        progress = checkpoint.load(run.checkpoints).progress
+        return cls(run.path, settings, summary, progress, model)
 
     @property
     def last_round(self) -> int:

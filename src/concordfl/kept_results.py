@@ -22,8 +22,7 @@ from .cells import ConfigHasher, apply_settings, cells
 from .config import read_table
 from .core import ConcordError, DataError
 from .core.settings import Count, CountOrZero, NonNegative, Probability
-from .engine.files import write_atomically
-from .engine.records import to_json
+from .engine.files import to_json, write_atomically
 
 FORMAT = 1
 MAX_BYTES_SENT = 10**18

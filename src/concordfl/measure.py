@@ -15,7 +15,7 @@ from .cells import Cells, ConfigHasher, differing_settings
 from .compare import finish, new_folder
 from .config import name_of, read_table
 from .core import DataError
-from .engine.records import to_json
+from .engine.files import to_json
 from .finished import FinishedRun
 from .kept_results import Line
 from .revision import code_revision

@@ -8,8 +8,7 @@ import numpy as np
 from .core import DataError, Key
 from .data import Arrays
 from .engine.evaluate import none_for_nan
-from .engine.files import write_atomically
-from .engine.records import to_json
+from .engine.files import to_json, write_atomically
 from .finished import FinishedRun
 from .metrics import score
 

@@ -20,8 +20,7 @@ from . import runner
 from .core import DataError, Examples, SettingError
 from .data import Arrays
 from .engine.evaluate import NUM_QUANTILES
-from .engine.files import write_atomically
-from .engine.records import to_json
+from .engine.files import to_json, write_atomically
 from .finished import FinishedRun
 
 FAMILIAR, NOVEL = "familiar", "novel"
