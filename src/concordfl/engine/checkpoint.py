@@ -227,8 +227,9 @@ def load(
 ) -> Loaded:
     """The newest checkpoint that is whole; nothing is changed on disk.
 
-    `load_clients` takes up what clients keep, and says if it is damaged. With `identity`, a run that was begun with another one is refused. With `records_file`, a
-    checkpoint counts as damaged where the records are not those it was written with.
+    `load_clients` takes up what clients keep, and says if it is damaged. With `identity`, a run
+    that was begun with another one is refused. With `records_file`, a checkpoint counts as damaged
+    where the records are not those it was written with.
     """
     problems = []
     for round in _manifest_rounds(folder):
