@@ -178,7 +178,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
                 "input_shape": list(federation.input_shape),
                 "num_classes": federation.num_classes,
             },
-            "preprocessing": dict(federation.notes),
+            "preprocessing": federation.preprocessing.to_record(),
             "groups": {id: dict(groups) for id, groups in federation.groups.items()},
             "versions": versions(),
         }

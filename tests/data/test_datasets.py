@@ -275,7 +275,7 @@ def test_mnist_m_from_its_folders(home):
 
 def test_usps_from_libsvm_files(home):
     (home / "usps").mkdir()
-    line = "1 " + " ".join(f"{place}:{1 if place < 129 else -1}" for place in range(1, 257)) + "\n"
+    line = "1 " + " ".join(f"{index}:{1 if index < 129 else -1}" for index in range(1, 257)) + "\n"
     for name in ("usps.bz2", "usps.t.bz2"):
         (home / "usps" / name).write_bytes(bz2.compress((line + "10 1:0.0\n").encode()))
     data = load("usps")
@@ -285,7 +285,7 @@ def test_usps_from_libsvm_files(home):
     assert data.train.x[1, 0, 0, 0] == 128
     (home / "usps/usps.bz2").write_bytes(bz2.compress(b"1 nonsense"))
     with pytest.raises(
-        DataError, match=r"must hold lines of `label place:value ...`, got '1 nonsense' in line 1"
+        DataError, match=r"must hold lines of `label index:value ...`, got '1 nonsense' in line 1"
     ):
         load("usps")
 

@@ -60,7 +60,7 @@ def test_the_pooled_client_holds_all_training_examples():
             {},
             "equally long, got 2 and 3",
         ),
-        ({"a": splits(5, 0, 0, high=5)}, {}, r"train split: labels must be in 0..1, got 0..4"),
+        ({"a": splits(5, 0, 0, high=5)}, {}, r"train split: labels must be in 0..1, got 2"),
         (
             {"a": (Arrays(np.full((2, 2), np.nan), np.zeros(2, int)), *splits(0, 0))},
             {},

@@ -144,7 +144,7 @@ def test_standardisation_from_sums_is_that_of_the_pooled_training_examples():
         int
     )
     pooled = x[rows].astype(np.float64)
-    record = made.notes["standardised"]
+    record = made.preprocessing.to_record()["standardised"]
     assert np.allclose(record["mean"], np.nanmean(pooled, axis=0), atol=1e-9)
     assert np.allclose(record["deviation"][:3], np.nanstd(pooled, axis=0)[:3], atol=1e-9)
     train = np.concatenate([made.splits(id).train.x.numpy() for id in made.participants])

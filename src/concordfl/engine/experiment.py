@@ -28,7 +28,6 @@ from ..core import (
 from ..core.algorithm import Step
 from ..core.cohort import Answer, Request
 from ..data import Federation, Splits
-from ..data.federation import POOLED
 from . import checkpoint, evaluate, executors, sampling
 from .checkpoint import Progress, Selected
 from .client_states import ClientStates, DiskStates, MemoryStates
@@ -97,7 +96,8 @@ class Experiment:
             self.federation.input_shape,
             self.federation.scale,
         )
-        self.population = (POOLED,) if self.algorithm.pools_data else self.federation.participants
+        pooled = self.federation.pooled_id
+        self.population = self.federation.participants if pooled is None else (pooled,)
         self.turns = list(schedule(self.algorithm, self.plan.rounds))
         self.cohort_size = (
             1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))

@@ -8,8 +8,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ..core import Count, DataError, Key, Positive, Probability, SettingError, Settings, Share
+from ..core.settings import Finite
 from ..data import Arrays
-from .corruptions import CORRUPTIONS, corrupt, rotated, scaled, to_bytes
+from .corruptions import CORRUPTIONS, corrupt, rotate, scale, to_bytes
 
 UNCHANGED = "original"
 
@@ -19,7 +20,8 @@ class Shift(Settings, ABC):
     """A change to the data of a share of the clients, or to a share of every client's examples.
 
     Clients with shifts of one family do not overlap. With `among`, only clients of that concept are
-    chosen from; with `from_round`, the shift begins in that round: the data drift.
+    chosen from. With `from_round`, the shift begins in that training round, and the data drift;
+    rounds of stages that only prepare training do not count.
     """
 
     about: ClassVar[str]
@@ -28,7 +30,7 @@ class Shift(Settings, ABC):
     share: Share = 0.25
     share_of: Literal["clients", "examples"] = "clients"
     among: str | None = None
-    from_round: Count | None = None
+    from_round: Count | None = None  # the training round in which it begins
 
     @property
     @abstractmethod
@@ -163,14 +165,14 @@ class Rotate(Shift):
     about: ClassVar[str] = "images turned by `degrees`, anti-clockwise"
     family: ClassVar[str] = "feature"
 
-    degrees: float = 90.0
+    degrees: Finite = 90.0
 
     @property
     def group(self) -> str:
         return f"rotate-{self.degrees:g}"
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(_turned(_images(arrays, "rotate"), self.degrees), arrays.y)
+        return Arrays(_turn(_images(arrays, "rotate"), self.degrees), arrays.y)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class Scale(Shift):
         return f"scale-{self.factor:g}"
 
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(to_bytes(scaled(_images(arrays, "scale") / 255.0, self.factor)), arrays.y)
+        return Arrays(to_bytes(scale(_images(arrays, "scale") / 255.0, self.factor)), arrays.y)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class Joint(Shift):
     def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
         x, y = arrays
         if self.images:
-            x = _turned(255 - np.flip(_images(arrays, "joint"), axis=2), 90)
+            x = _turn(255 - np.flip(_images(arrays, "joint"), axis=2), 90)
         if self.labels:
             y = shared.child("label-map").numpy().permutation(num_classes)[y]
         return Arrays(x, y)
@@ -306,6 +308,6 @@ def _images(arrays: Arrays, kind: str) -> np.ndarray:
     return arrays.x
 
 
-def _turned(images: np.ndarray, degrees: float) -> np.ndarray:
+def _turn(images: np.ndarray, degrees: float) -> np.ndarray:
     whole_turns = degrees % 180 == 0 or (degrees % 90 == 0 and images.shape[1] == images.shape[2])
-    return rotated(images, degrees) if whole_turns else to_bytes(rotated(images / 255.0, degrees))
+    return rotate(images, degrees) if whole_turns else to_bytes(rotate(images / 255.0, degrees))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form, Remote
-from ..federation import Arrays
 from .formats import images_from_npz, read_cifar_binary
 
 HOME = "https://www.cs.toronto.edu/~kriz"

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError, Key
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 
 TEST_SHARE = 5  # every fifth example of each class is the test set; there is no official one
 

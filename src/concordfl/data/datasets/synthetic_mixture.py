@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ...core import Count, CountOrZero, Key, Positive, SettingError
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,5 @@ class SyntheticMixture(Source):
             [f"client-{client:0{width}d}" for client in range(self.clients)],
             self.examples_per_client,
         )
-        train = Arrays(
-            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-        )
+        train = Arrays.join(parts)
         return Dataset(train, test, num_classes=2, owners=owners)
