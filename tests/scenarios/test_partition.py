@@ -4,6 +4,7 @@ import pytest
 from concordfl import DataError, Key
 from concordfl.data import Arrays, Dataset
 from concordfl.scenarios import PARTITIONS
+from concordfl.scenarios.partition import _group_by_number
 
 CLASSES, SIZE = 10, 6000
 LABELS = np.arange(SIZE) % CLASSES
@@ -199,3 +200,26 @@ def test_impossible_numbers_of_clients():
         assign("quantity", clients=601)
     with pytest.raises(DataError, match="clients must be given"):
         assign("lda", clients=None)
+
+
+def test_many_owners_are_one_pass_over_the_examples():
+    owners = np.array([f"o{number % 3000:04d}" for number in range(SIZE)], dtype=object)
+    parts = assign("natural", clients=None, data=DATA._replace(owners=owners))
+    assert list(parts) == [f"o{number:04d}" for number in range(3000)]
+    assert parts["o0007"].tolist() == [7, 3007]
+
+
+def test_drawn_owners_keep_their_examples():
+    owners = np.array([f"o{number % 50:02d}" for number in range(SIZE)])
+    data = DATA._replace(owners=owners)
+    everybody, some = assign("natural", clients=None, data=data), assign("natural", 9, data=data)
+    assert len(some) == 9
+    assert list(some) == sorted(some)
+    assert all(np.array_equal(some[id], everybody[id]) for id in some)
+    assert list(some) != list(assign("natural", 9, key=1, data=data))
+
+
+def test_clients_that_get_nothing_are_counted():
+    numbers = np.array([2, 0, 2, 2])
+    groups = _group_by_number(numbers, 4)
+    assert [group.tolist() for group in groups] == [[1], [], [0, 2, 3], []]
