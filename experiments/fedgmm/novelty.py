@@ -101,7 +101,7 @@ def _compare(
     p(y|x) that alone.
     """
     both = [
-        finished.examples(arrays) for arrays in (familiar, novel)
+        finished.preprocessing.to_examples(arrays) for arrays in (familiar, novel)
     ]  # embedded once, whatever is asked of them
     rows = []
     for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:

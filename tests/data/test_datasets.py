@@ -225,12 +225,12 @@ def test_svhn_from_matlab_files(home):
 def test_femnist_as_leaf_writes_it(home):
     for part in ("train", "test"):
         (home / "femnist" / part).mkdir(parents=True)
-        own = {
+        user_data = {
             "w1": {"x": [[1.0] * 784, [0.0] * 784], "y": [5, 61]},
             "w2": {"x": [[0.5] * 784], "y": [0]},
         }
         (home / "femnist" / part / "all_data_0.json").write_text(
-            json.dumps({"users": ["w1", "w2"], "user_data": own})
+            json.dumps({"users": ["w1", "w2"], "user_data": user_data})
         )
     data = load("femnist")
     assert data.owners.tolist() == ["w1", "w1", "w2"]

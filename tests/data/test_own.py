@@ -239,9 +239,9 @@ def test_own_data_come_in_clients_of_their_own(tmp_path):
     for data in ({"folder": "x"}, {"table": "x"}, {"name": "heart-disease"}):
         assert isinstance(Config.from_table({"data": data}).scenario.partition, Natural)
     assert isinstance(Config.from_table({"data": {"name": "mnist"}}).scenario.partition, Iid)
-    own = {name for name, kind in DATASETS.items() if kind.has_clients}
-    assert own == {"folder", "table", "heart-disease"}
-    assert set(OWN_DATA) < own
+    with_clients = {name for name, kind in DATASETS.items() if kind.has_clients}
+    assert with_clients == {"folder", "table", "heart-disease"}
+    assert set(OWN_DATA) < with_clients
 
 
 def test_edited_data_are_other_data(tmp_path):

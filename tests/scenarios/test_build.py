@@ -243,7 +243,7 @@ def test_shifts_of_one_family_never_meet():
         families = [each.shift.family for each in own_shifts if each.shift.share_of == "clients"]
         assert len(families) == len(set(families))
         assert named[4] in own_shifts  # a share of the examples is of everybody's
-    assert Counter(each.index for own in chosen.values() for each in own) == {
+    assert Counter(each.index for own_shifts in chosen.values() for each in own_shifts) == {
         0: 6,
         1: 10,
         2: 6,

@@ -56,9 +56,11 @@ def read_csv(path: Path, label: str, client: str | None, required: Sequence[str]
                 f"{where}: must have {len(layout.header)} values as the header, got {len(row)}"
             )
         if layout.label is not None:
-            labels.append(_filled(where, "have a label", layout.header, layout.label, row))
+            labels.append(_require_value(where, "have a label", layout.header, layout.label, row))
         if layout.client is not None and client in required:
-            clients.append(_filled(where, "name its client", layout.header, layout.client, row))
+            clients.append(
+                _require_value(where, "name its client", layout.header, layout.client, row)
+            )
         x.extend(_parse_value(where, layout.header[index], row[index]) for index in features)
     return CsvTable(
         np.frombuffer(x, dtype=np.float32).reshape(-1, len(features)),
@@ -113,7 +115,9 @@ def _find_columns(
     return layout
 
 
-def _filled(where: str, rule: str, header: Sequence[str], index: int, row: Sequence[str]) -> str:
+def _require_value(
+    where: str, rule: str, header: Sequence[str], index: int, row: Sequence[str]
+) -> str:
     """A cell that must hold a value."""
     if row[index].lower() in MISSING_VALUES:
         raise DataError(

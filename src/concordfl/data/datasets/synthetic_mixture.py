@@ -42,8 +42,7 @@ class SyntheticMixture(Source):
         directions = (
             key.child("directions").numpy().uniform(-1, 1, (self.components, self.dimensions))
         )
-        # Beta components: two positive shape vectors each; their mean takes the place of the
-        # centre.
+        # Beta components: two positive shape vectors each; their mean is the centre.
         shapes = key.child("shapes").numpy().uniform(0.5, 3, (2, self.components, self.dimensions))
 
         def draw(
