@@ -103,7 +103,7 @@ def _compare(
     p(y|x) that alone.
     """
     both = [
-        finished.examples(arrays) for arrays in (familiar, novel)
+        finished.preprocessing.to_examples(arrays) for arrays in (familiar, novel)
     ]  # embedded once, whatever is asked of them
     names = [what, finished.summary["algorithm"]]
     rows = []

@@ -21,7 +21,7 @@ from .algorithms import ALGORITHMS
 from .cells import ConfigHasher, vary
 from .core import ConcordError, DataError, SettingError
 from .core.settings import nearest
-from .data.dataset import FileSource, places
+from .data.dataset import FileSource, data_folders
 from .data.datasets import DATASETS
 from .data.fetch import fetch
 from .engine.files import write_atomically
@@ -314,7 +314,7 @@ def data_get(
         raise SettingError(
             f"the data set must have a home to fetch from, got {name!r}, which has none: {advice}"
         )
-    folder = places(name)[0]
+    folder = data_folders(name)[0]
     for remote in source.home:
         with downloading(console, remote.address) as tell:
             console.print(f"{fetch(remote, folder, tell)}", highlight=False, soft_wrap=True)

@@ -32,13 +32,15 @@ def adapt(folder: Path, data: Path) -> dict[str, Any]:
             f"{len(own.x)}"
         )
     labels = (
-        np.zeros(len(own.x), np.int64) if own.labels is None else run.numbered(own.labels, data)
+        np.zeros(len(own.x), np.int64)
+        if own.labels is None
+        else run.preprocessing.number(own.labels, data)
     )
-    arrays = run.prepared(Arrays(own.x, labels), data)
+    arrays = run.preprocessing.prepare(Arrays(own.x, labels), data)
     halves = np.array_split(
         Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2
     )
-    train, test = (run.examples(arrays.take(half)) for half in halves)
+    train, test = (run.preprocessing.to_examples(arrays.take(half)) for half in halves)
     predictor = run.predictor(own.client, train, new=True)
     answer = {
         "client": own.client,

@@ -113,4 +113,4 @@ def _two_examples_each(federation: Federation) -> Federation:
     made = Federation.build(
         {id: cut(id) for id in federation.participants}, {}, federation.num_classes
     )
-    return made.with_pooled_client() if "pooled" in federation.bounds else made
+    return made.with_pooled_client() if federation.pooled_id is not None else made

@@ -52,15 +52,14 @@ def score(folder: Path, data: Path, false_alarm: float = 0.05, *, labels: bool =
     own = run.read(data)
     if not len(own.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
-    known = own.labels is not None and labels and run.knows(own.labels)
+    known = own.labels is not None and labels and run.preprocessing.knows(own.labels)
     numbers = (
-        run.numbered(own.labels, data)
+        run.preprocessing.number(own.labels, data)
         if known and own.labels is not None
         else np.zeros(len(own.x), dtype=np.int64)
     )
-    return score_examples(
-        run, run.examples(run.prepared(Arrays(own.x, numbers), data)), known, false_alarm
-    )
+    arrays = run.preprocessing.prepare(Arrays(own.x, numbers), data)
+    return score_examples(run, run.preprocessing.to_examples(arrays), known, false_alarm)
 
 
 def score_both(

@@ -243,7 +243,7 @@ def load(
         except (FormatError, CheckpointError) as error:
             problems.append(f"{_manifest_file(folder, round).name}: {error}")
             continue
-        _check_identity(folder, manifest["identity"], identity)
+        check_identity(folder, manifest["identity"], identity)
         return Loaded(progress, tuple(problems))
     if problems:
         raise CheckpointError(f"every checkpoint in {folder} is damaged ({'; '.join(problems)})")
@@ -318,7 +318,7 @@ def _read_manifest(folder: Path, round: int) -> Manifest:
     return manifest
 
 
-def _check_identity(
+def check_identity(
     folder: Path, begun_with: Mapping[str, str], identity: Mapping[str, str] | None
 ) -> None:
     """Refuse to go on with other settings or data than the run began with."""
