@@ -64,7 +64,8 @@ def main(
 def _separations(finished: FinishedRun) -> Separations:
     look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
     clients, samples = look(finished)
-    groups = {id: finished.summary["groups"][id]["partition"] for id in clients}
+    recorded = RunFolder.open(finished.path).read_federation() or {"clients": []}
+    groups = {client["id"]: client["groups"].get("partition") for client in recorded["clients"]}
     of_samples = [groups[id] for id in samples for _ in samples[id]]
     return {
         "clients": separation(
@@ -75,11 +76,11 @@ def _separations(finished: FinishedRun) -> Separations:
 
 
 def _preferences(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """p of every participant and p̂ of some of its samples, from the records."""
-    record = RunFolder.open(finished.path).read_records()[-1]
-    inspected = {id: record["inspect"][id] for id in record["local"]["clients"]["accuracy"]}
-    return {id: np.array(one["preference"]) for id, one in inspected.items()}, {
-        id: np.array(one["estimates"])[:SAMPLES_PER_CLIENT] for id, one in inspected.items()
+    """p of every participant and p̂ of some of its samples, from the run's folder."""
+    rows = RunFolder.open(finished.path).read_client_rows(finished.summary["rounds"])
+    participants = {id: row for id, row in rows.items() if not row["new"]}
+    return {id: np.array(row["preference"]) for id, row in participants.items()}, {
+        id: np.array(row["estimates"])[:SAMPLES_PER_CLIENT] for id, row in participants.items()
     }
 
 
