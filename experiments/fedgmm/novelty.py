@@ -19,11 +19,11 @@ from concordfl import config as configuration
 from concordfl.cli import SetOption, script
 from concordfl.compare import cells, measured
 from concordfl.data import Arrays
-from concordfl.finished import FinishedRun
+from concordfl.deploy.finished import FinishedRun
+from concordfl.deploy.scoring import Scored, score_examples
 from concordfl.metrics import novelty
 from concordfl.runner import make_federation
 from concordfl.scenarios import SHIFTS
-from concordfl.scoring import Scored, score_examples
 
 HERE = Path(__file__).parent
 METHODS = ("fedgmm", "fedem", "fedavg")

@@ -4,6 +4,7 @@ interrupted one is taken up again.
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Any
 
 from . import runner
 from .algorithms import ALGORITHMS
-from .config import COMPARED, Config, name_of, override
+from .config import COMPARED, Config, name_of, override, read_table
 from .core import SettingError
+from .deploy.finished import FinishedRun
 from .engine.experiment import ignore
 from .engine.files import write_atomically
 from .engine.records import to_json
-from .finished import FinishedRun
 
 # seconds of a cell: a table of sixty such takes longer than anybody wants to wait
 WORTH_KEEPING = 10.0
+
+# keys of [run] that change no result
+HOW = ("executor", "workers", "device", "client_states", "checkpoint_seconds", "keep_checkpoints")
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 Shown = Callable[[str], AbstractContextManager[runner.Observer]]
@@ -94,18 +98,15 @@ def _split(values: str) -> list[str]:
 
 def config_hash(settings: Config) -> str:
     """What a result depends on: everything but how it was computed."""
-    table = settings.to_table()
-    for key in (
-        "executor",
-        "workers",
-        "device",
-        "client_states",
-        "checkpoint_seconds",
-        "keep_checkpoints",
-    ):
-        table["run"].pop(key, None)
+    table = _what(settings.to_table())
     table["fingerprint"] = settings.data.fingerprint()
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _what(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without how it is computed."""
+    run = {key: value for key, value in table["run"].items() if key not in HOW}
+    return {**table, "run": run}
 
 
 def compare(
@@ -155,7 +156,7 @@ def measured(file: Path, settings: Config, what: str, measure: Callable[[Finishe
     if kept is None or not kept.exists():
         folder = Path("runs") / f"{file.stem}-{name_of(settings.algorithm, ALGORITHMS)}-{name}"
         _finish(settings, folder)
-        found = to_json(measure(FinishedRun.open(folder)), indent=1)
+        found = to_json(measure(FinishedRun.open(folder, trust=True)), indent=1)
         if kept is None:
             return json.loads(found)
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -166,8 +167,21 @@ def measured(file: Path, settings: Config, what: str, measure: Callable[[Finishe
 def _finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
-        return runner.resume(folder, observe=observe)
+        _require_same(settings, folder)
+        return runner.resume(folder, observe=observe, trust=True)
     return runner.run(settings, out=folder, observe=observe)
+
+
+def _require_same(settings: Config, folder: Path) -> None:
+    """Refuse a cell whose configuration is not the one asked for: it would give another result,
+    and might name somebody else's code.
+    """
+    asked, found = tomllib.loads(settings.to_toml()), read_table(folder / "config.toml")
+    if not isinstance(found.get("run"), Mapping) or _what(found) != _what(asked):
+        raise SettingError(
+            f"{folder} must hold the run that is compared, got one with other settings: remove it "
+            "or give another --out"
+        )
 
 
 def results_folder(file: Path) -> Path | None:

@@ -43,7 +43,7 @@ def test_wide_baselines_have_several_encoders_under_one_head():
     assert not torch.equal(
         params["encoder.encoders.0.0.weight"], params["encoder.encoders.1.0.weight"]
     )
-    with pytest.raises(SettingError, match="width_copies must be a whole number >= 1, got 0"):
+    with pytest.raises(SettingError, match=r"model.width_copies must be >= 1, got 0"):
         make_builder("lenet", (1, 28, 28), 10, {"width_copies": 0})
     with pytest.raises(
         SettingError, match="needs a model with an encoder and a head, got Sequential"

@@ -2,6 +2,7 @@
 the run is changed.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import config as configuration
-from .algorithms import ALGORITHMS
-from .config import Config
-from .core import CheckpointError, Client, DataError, Examples, Model, SettingError, tree
-from .data import Arrays, Standard
-from .data.own import Samples, class_name, read_samples, without_colour
-from .engine import checkpoint
-from .engine.checkpoint import Progress
-from .engine.client_states import MemoryStates
-from .engine.experiment import schedule
-from .engine.records import RunFolder
-from .runner import model_from
+from ..algorithms import ALGORITHMS
+from ..config import Config, read_run_folder
+from ..core import CheckpointError, Client, DataError, Examples, Model, SettingError, tree
+from ..core.settings import received
+from ..data import Arrays, Standard
+from ..data.own import Samples, class_name, read_samples, without_colour
+from ..engine import checkpoint
+from ..engine.checkpoint import Progress
+from ..engine.client_states import MemoryStates
+from ..engine.experiment import schedule
+from ..engine.records import RunFolder
+from ..runner import model_from
+
+MAX_DIMENSIONS = 4  # of an example
+MAX_FEATURES = 10**8
+MAX_CLASSES = 10**6
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,10 @@ class FinishedRun:
     model: Model
 
     @classmethod
-    def open(cls, folder: Path) -> "FinishedRun":
+    def open(cls, folder: Path, *, trust: bool = False) -> "FinishedRun":
+        """The run in `folder`. A model or embedding `package.module:function` is code that the
+        folder asks to run: it is refused unless you `trust` the folder.
+        """
         run = RunFolder.open(folder)
         summary = run.read_summary()
         if summary is None:
@@ -41,10 +49,8 @@ class FinishedRun:
                 f"the run must be finished, got {folder} without summary.json: `concordfl resume "
                 f"{folder}` first"
             )
-        settings = Config.from_table(configuration.read_table(run.path / "config.toml"))
-        model = model_from(
-            settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"]
-        )
+        settings = read_run_folder(run.path, trust=trust)
+        model = model_from(settings, *_task_of(summary, folder))
         return cls(
             run.path, settings, summary, checkpoint.load(run.checkpoints, MemoryStates()), model
         )
@@ -154,3 +160,23 @@ class FinishedRun:
     def _standard(self) -> Standard | None:
         record = self.summary["preprocessing"].get("standardised")
         return None if record is None else Standard.from_record(record)
+
+
+def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, as the run's summary has them."""
+    task = summary.get("task") if isinstance(summary, dict) else None
+    match task:
+        case {"input_shape": list(shape), "num_classes": int(classes)} if (
+            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
+        ):
+            return tuple(shape), classes
+    raise CheckpointError(
+        f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"got {received(task)} in {folder}"
+    )
+
+
+def _is_shape(values: list[Any]) -> bool:
+    whole = all(isinstance(length, int) and length >= 1 for length in values)
+    return whole and 1 <= len(values) <= MAX_DIMENSIONS and math.prod(values) <= MAX_FEATURES
