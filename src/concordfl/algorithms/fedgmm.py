@@ -17,9 +17,9 @@ from ..core import (
     About,
     Client,
     Cohort,
-    Count,
     Examples,
     Likelihood,
+    ModelCount,
     Params,
     Task,
     Tree,
@@ -42,7 +42,7 @@ class FedGMM(GaussianMixture):
         cost="M2",
     )
 
-    num_models: Count = 3  # M2
+    num_models: ModelCount = 3  # M2
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {

@@ -15,8 +15,8 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Count,
     Examples,
+    ModelCount,
     Task,
     Tree,
     client_step,
@@ -36,7 +36,7 @@ class IFCA(Algorithm):
     )
     personal: ClassVar[bool] = True
 
-    num_models: Count = 3  # K
+    num_models: ModelCount = 3  # K
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}

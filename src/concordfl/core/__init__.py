@@ -35,9 +35,11 @@ from .settings import (
     Positive,
     Probability,
     Repeats,
+    RepeatsOrZero,
     Settings,
     Share,
     Width,
+    WorkerCount,
 )
 from .tree import Tree, Weighted, weighted
 
@@ -68,6 +70,7 @@ __all__ = [
     "Positive",
     "Probability",
     "Repeats",
+    "RepeatsOrZero",
     "Replies",
     "Scale",
     "SettingError",
@@ -79,6 +82,7 @@ __all__ = [
     "Tree",
     "Weighted",
     "Width",
+    "WorkerCount",
     "WorkerError",
     "batches_per_epoch",
     "client_step",

@@ -31,14 +31,17 @@ MAX_COUNT = 10**9
 MAX_REPEATS = 10**6
 MAX_MODELS = 1000
 MAX_WIDTH = 100_000
+MAX_WORKERS = 1000
 Count = Annotated[int, Ge(1), Le(MAX_COUNT)]
 CountOrZero = Annotated[int, Ge(0), Le(MAX_COUNT)]
 # rounds, epochs, steps: how often something is done
 Repeats = Annotated[int, Ge(1), Le(MAX_REPEATS)]
+RepeatsOrZero = Annotated[int, Ge(0), Le(MAX_REPEATS)]
 # random inputs, candidates: how many are drawn and held at once
 Draws = Annotated[int, Ge(1), Le(MAX_REPEATS)]
 # models, clusters, Gaussians, concepts, copies: each is as large as a network or a client
 ModelCount = Annotated[int, Ge(1), Le(MAX_MODELS)]
+WorkerCount = Annotated[int, Ge(1), Le(MAX_WORKERS)]
 Width = Annotated[int, Ge(1), Le(MAX_WIDTH)]  # units of a layer, dimensions of an embedding
 
 MAX_VALUE_LENGTH = 200  # characters of a refused value that a message repeats

@@ -3,12 +3,22 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core import Count, CountOrZero, Fraction, NonNegative, SettingError, Settings, Share
+from ..core import (
+    Count,
+    Fraction,
+    NonNegative,
+    Repeats,
+    RepeatsOrZero,
+    SettingError,
+    Settings,
+    Share,
+    WorkerCount,
+)
 
 
 @dataclass(frozen=True)
 class Plan(Settings):
-    rounds: Count = 20
+    rounds: Repeats = 20
     seed: int = 0
     # clients per round: a whole number, or a share written with a point
     cohort: Count | Share = 1.0
@@ -16,10 +26,10 @@ class Plan(Settings):
     # picks the round reported beside the last one
     select_on: Literal["validation", "training"] = "validation"
     # epochs that new clients tune a shared model for (fedavg, fedprox, moon, fedrs, fedlc, fedbn)
-    tune_new: CountOrZero = 0
+    tune_new: RepeatsOrZero = 0
     dropout: Fraction = 0.0  # chance that a client does not answer a request
     executor: Literal["auto", "serial", "processes"] = "auto"
-    workers: Count | None = None  # for processes; by default one per core
+    workers: WorkerCount | None = None  # for processes; by default one per core
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     client_states: Literal["memory", "disk"] = "memory"
     # at most so much work is lost; 0 writes one after every round
