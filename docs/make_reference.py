@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from concordfl.algorithms import ALGORITHMS
 from concordfl.core import Settings, Training
 from concordfl.core.optim import SCHEDULES
-from concordfl.core.settings import MAX_COUNT, to_toml
+from concordfl.core.settings import MAX_COUNT, Seed, to_toml
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.plan import Plan
 from concordfl.models import MODELS
@@ -28,6 +28,8 @@ one, bad values with the rule and the value. Counts are at most 1,000,000,000.
 This page is generated from the settings' types by `python docs/make_reference.py`.
 """
 BOUNDS = {Ge: ">= {ge:,}", Gt: "> {gt:,}", Le: "<= {le:,}", Lt: "< {lt:,}"}
+# bounds that need no mention: of all counts, and of whole numbers in TOML
+UNSAID = (Le(MAX_COUNT), *get_args(Seed)[1:])
 WORDS = {
     int: "whole number",
     float: "number",
@@ -56,7 +58,7 @@ def rule(hint: Any) -> str:
 
 def bounds(marks: list[Any]) -> str:
     """The bounds of a number; the one that all counts have is not repeated."""
-    known = [mark for mark in marks if type(mark) in BOUNDS and mark != Le(MAX_COUNT)]
+    known = [mark for mark in marks if type(mark) in BOUNDS and mark not in UNSAID]
     match known:
         case [Ge(ge=least), Le(le=most)]:
             return f" from {least:,} to {most:,}"

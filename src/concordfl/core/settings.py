@@ -41,6 +41,7 @@ RepeatsOrZero = Annotated[int, Ge(0), Le(MAX_REPEATS)]
 Draws = Annotated[int, Ge(1), Le(MAX_REPEATS)]
 # models, clusters, Gaussians, concepts, copies: each is as large as a network or a client
 ModelCount = Annotated[int, Ge(1), Le(MAX_MODELS)]
+Seed = Annotated[int, Ge(-(2**63)), Lt(2**63)]  # the whole numbers of TOML
 WorkerCount = Annotated[int, Ge(1), Le(MAX_WORKERS)]
 Width = Annotated[int, Ge(1), Le(MAX_WIDTH)]  # units of a layer, dimensions of an embedding
 

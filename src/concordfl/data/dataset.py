@@ -138,13 +138,19 @@ class FileSource(Source):
 
 def places(name: str) -> list[Path]:
     """Where a data set is looked for: $CONCORDFL_DATA, the user's cache, places of the system."""
-    found = [cache_folder() / name, Path("/usr/share/datasets") / name]
+    cache = cache_folder()
+    found = [Path("/usr/share/datasets") / name]
+    found = found if cache is None else [cache / name, *found]
     root = os.environ.get("CONCORDFL_DATA")
     return [Path(root) / name, Path(root), *found] if root else found
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
+def cache_folder() -> Path | None:
+    """The user's cache; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
+    except RuntimeError:
+        return None
 
 
 def _limited(places: np.ndarray, limit: int | None, key: Key) -> np.ndarray:

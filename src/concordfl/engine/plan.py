@@ -9,6 +9,7 @@ from ..core import (
     NonNegative,
     Repeats,
     RepeatsOrZero,
+    Seed,
     SettingError,
     Settings,
     Share,
@@ -19,7 +20,7 @@ from ..core import (
 @dataclass(frozen=True)
 class Plan(Settings):
     rounds: Repeats = 20
-    seed: int = 0
+    seed: Seed = 0
     # clients per round: a whole number, or a share written with a point
     cohort: Count | Share = 1.0
     evaluate_every: Count = 5  # rounds; the last round is always evaluated
