@@ -17,7 +17,8 @@ def mark(name):
     marks.append((name, time.time()))
 import torch
 mark("import torch")
-from concordfl import cli, runner
+from concordfl import runner
+from concordfl.cli import app
 from concordfl.engine.experiment import Experiment
 mark("import the rest")
 settings = runner.load_config("experiments/demo.toml", run={"executor": EXECUTOR})

@@ -19,8 +19,8 @@ from concordfl import config as configuration
 from concordfl.algorithms import FedAvg
 from concordfl.cells import cells
 from concordfl.cli import FreshOption, KeepOption, SetOption, script
+from concordfl.deploy.finished import FinishedRun
 from concordfl.engine.records import RunFolder
-from concordfl.finished import FinishedRun
 from concordfl.measure import measure
 from concordfl.metrics import separation
 from concordfl.runner import make_federation

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import kept_results, runner
 from .algorithms import ALGORITHMS
-from .cells import Cells, ConfigHasher, differing_settings
+from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
 from .config import Config, name_of, read_table
 from .core import SettingError
 from .engine.experiment import ignore
@@ -84,8 +84,22 @@ def compare(
 def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
-        return runner.resume(folder, observe=observe)
+        _require_same(settings, folder)
+        return runner.resume(folder, observe=observe, trust=True)
     return runner.run(settings, out=folder, observe=observe)
+
+
+def _require_same(settings: Config, folder: Path) -> None:
+    """Refuse a cell whose configuration is not the one asked for.
+
+    It would give another result, and might name somebody else's code.
+    """
+    found = Config.from_table(read_table(folder / "config.toml"))
+    if hashed_settings(found) != hashed_settings(settings):
+        raise SettingError(
+            f"{folder} must hold the run that is compared, got one with other settings: remove it "
+            "or give another --out"
+        )
 
 
 def new_folder(wanted: Path) -> Path:

@@ -79,13 +79,14 @@ def run(
         return _run(settings, folder, observe)
 
 
-def resume(out: str | Path, *, observe: Observer = ignore) -> Result:
+def resume(out: str | Path, *, observe: Observer = ignore, trust: bool = False) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit.
 
-    A finished run is only read.
+    A finished run is only read. A model or embedding `package.module:function` is code that the
+    folder asks to run: it is refused unless you `trust` the folder.
     """
     with RunFolder.open(Path(out)) as folder:
-        settings = Config.from_table(configuration.read_table(folder.path / "config.toml"))
+        settings = configuration.read_run_folder(folder.path, trust=trust)
         return _run(settings, folder, observe)
 
 

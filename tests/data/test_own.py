@@ -10,7 +10,7 @@ from concordfl.compare import config_hash
 from concordfl.config import Config
 from concordfl.data.datasets import DATASETS, OWN_DATA
 from concordfl.data.own import Folder, Table
-from concordfl.newcomer import adapt
+from concordfl.deploy.newcomer import adapt
 from concordfl.scenarios.partition import Iid, Natural
 
 CSV = "age,weight,y\n50,70.5,sick\n60,,well\n70,80,well\n"

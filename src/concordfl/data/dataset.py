@@ -128,13 +128,18 @@ class FileSource(Source):
 
 def data_folders(name: str) -> list[Path]:
     """Where a data set is looked for: in $CONCORDFL_DATA, the user's cache, the system's folder."""
-    folders = [cache_folder() / name, Path("/usr/share/datasets") / name]
+    cache, system = cache_folder(), Path("/usr/share/datasets") / name
+    folders = [system] if cache is None else [cache / name, system]
     root = os.environ.get("CONCORDFL_DATA")
     return [Path(root) / name, Path(root), *folders] if root else folders
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
+def cache_folder() -> Path | None:
+    """The user's cache; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
+    except RuntimeError:
+        return None
 
 
 def _limit(indices: np.ndarray, limit: int | None, key: Key) -> np.ndarray:

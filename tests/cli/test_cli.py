@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import concordfl
 from concordfl import DataError, Key
+from concordfl.cli.preview import preview
 from concordfl.data.datasets import DATASETS
-from concordfl.preview import preview
 from concordfl.runner import load_config
 
-ENVIRONMENT = {**os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parent)}
+TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+ENVIRONMENT = {**os.environ, "COLUMNS": "120", "PYTHONPATH": PATHS}
 
 RUN = """
 [run]
@@ -39,10 +42,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def concordfl(folder, *arguments):
-    command = [sys.executable, "-m", "concordfl", *arguments]
+def in_a_process(folder, *arguments, **environment):
+    """The real command, with further variables in its environment."""
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+        [sys.executable, "-m", "concordfl", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=ENVIRONMENT | environment,
     )
 
 
@@ -265,8 +273,9 @@ def test_a_progress_bar_on_a_terminal(folder):
         "--out",
         "out",
     ]
+    environment = {**ENVIRONMENT, "TERM": "xterm"}
     with subprocess.Popen(
-        command, cwd=folder, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+        command, cwd=folder, stdout=theirs, stderr=theirs, env=environment
     ) as process:
         os.close(theirs)
         shown = b""
@@ -292,7 +301,7 @@ def test_python_m_and_the_command_are_the_same(folder):
         check=True,
         env=ENVIRONMENT,
     )
-    assert done.stdout == concordfl(folder, "list", "models").stdout
+    assert done.stdout == in_a_process(folder, "list", "models").stdout
 
 
 def test_dry_run_shows_what_would_be_run(folder):
@@ -307,7 +316,7 @@ def test_dry_run_shows_what_would_be_run(folder):
     assert not (folder / "runs").exists()
 
 
-EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
+EXPERIMENTS = sorted((TESTS.parent / "experiments").rglob("*.toml"))
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: f"{path.parent.name}/{path.stem}")

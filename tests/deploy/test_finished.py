@@ -4,7 +4,7 @@ import pytest
 
 from concordfl import run
 from concordfl.algorithms import ALGORITHMS
-from concordfl.finished import FinishedRun
+from concordfl.deploy.finished import FinishedRun
 from concordfl.metrics import score
 from concordfl.runner import load_config, make_federation
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import runner
-from .core import DataError, Examples, SettingError
-from .data import Arrays
-from .engine.evaluate import NUM_QUANTILES
-from .engine.files import to_json, write_atomically
+from .. import runner
+from ..core import DataError, Examples, SettingError
+from ..data import Arrays
+from ..engine.evaluate import NUM_QUANTILES
+from ..engine.files import to_json, write_atomically
 from .finished import FinishedRun
 
 FAMILIAR, NOVEL = "familiar", "novel"
@@ -44,11 +44,18 @@ class Scored(NamedTuple):
         return None if self.threshold is None else self.score < self.threshold
 
 
-def score(folder: Path, data: Path, false_alarm: float = 0.05, *, labels: bool = True) -> Scored:
+def score(
+    folder: Path,
+    data: Path,
+    false_alarm: float = 0.05,
+    *,
+    labels: bool = True,
+    trust: bool = False,
+) -> Scored:
     """Score the samples in a file; see `score_examples`. Labels that the run does not know do not
-    count.
+    count. `trust` is `FinishedRun.open`'s.
     """
-    run = FinishedRun.open(folder)
+    run = FinishedRun.open(folder, trust=trust)
     own = run.read(data)
     if not len(own.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
@@ -63,13 +70,19 @@ def score(folder: Path, data: Path, false_alarm: float = 0.05, *, labels: bool =
 
 
 def score_both(
-    folder: Path, data: Path, against: Path, false_alarm: float = 0.05
+    folder: Path, data: Path, against: Path, false_alarm: float = 0.05, *, trust: bool = False
 ) -> tuple[Scored, Scored]:
     """Two files scored alike: with labels only if both have them."""
-    first, second = (score(folder, path, false_alarm) for path in (data, against))
-    if list(first.columns) != list(second.columns):
-        first, second = (score(folder, path, false_alarm, labels=False) for path in (data, against))
-    return first, second
+
+    def both(labels: bool) -> tuple[Scored, Scored]:
+        first, second = (
+            score(folder, path, false_alarm, labels=labels, trust=trust) for path in (data, against)
+        )
+        return first, second
+
+    first, second = both(labels=True)
+    alike = list(first.columns) == list(second.columns)
+    return (first, second) if alike else both(labels=False)
 
 
 def score_examples(
@@ -165,6 +178,6 @@ def _rows(scored: Scored) -> list[dict[str, Any]]:
     verdicts = {} if novel is None else {"verdict": np.where(novel, NOVEL, FAMILIAR)}
     columns = scored.columns | verdicts
     return [
-        {"sample": place, **{name: values[place].item() for name, values in columns.items()}}
-        for place in range(len(scored.score))
+        {"sample": index, **{name: values[index].item() for name, values in columns.items()}}
+        for index in range(len(scored.score))
     ]

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from concordfl import run
-from concordfl.newcomer import adapt
+from concordfl.deploy.newcomer import adapt
 
 
 def test_a_newcomer_tunes_the_shared_model_where_the_run_says_so(tmp_path):

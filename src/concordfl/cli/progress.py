@@ -14,27 +14,28 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from .engine.experiment import Event
-from .report.tables import percent
-from .runner import Observer
+from ..engine.experiment import Event
+from ..report.tables import percent
+from ..runner import Observer
+from .terminal import printable
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[Observer]:
-    """An observer that shows what it is told on `console`."""
+def show_progress(console: Console, title: str) -> Iterator[Observer]:
+    """An observer that shows on `console` how far a run is."""
     if not console.is_terminal:
         yield lambda event: _print_line(console, title, event)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[figures]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(title, total=None, figures="")
+        bar = progress.add_task(printable(title), total=None, figures="")
 
         def update(event: Event) -> None:
             progress.update(bar, total=event.rounds, completed=event.turn.round)
@@ -45,20 +46,20 @@ def shown(console: Console, title: str) -> Iterator[Observer]:
 
 
 @contextmanager
-def downloading(console: Console, title: str) -> Iterator[Callable[[int, int | None], None]]:
+def show_download(console: Console, title: str) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar for a download; on a pipe, one line when it begins."""
     if not console.is_terminal:
-        console.print(f"fetching {title}", highlight=False, soft_wrap=True)
+        console.print(f"fetching {title}", soft_wrap=True)
         yield lambda *_: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(title, total=None)
+        bar = progress.add_task(printable(title), total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
@@ -66,7 +67,7 @@ def _print_line(console: Console, title: str, event: Event) -> None:
     if event.record is not None:
         rounds = f"round {event.turn.round}/{event.rounds}"
         line = f"{title}: {rounds}  {_figures(event)}  {event.seconds:.1f} s"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _figures(event: Event) -> str:

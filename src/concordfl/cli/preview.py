@@ -9,15 +9,16 @@ import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
-from . import runner
-from .config import Config
-from .data import Arrays, Federation
-from .engine.choice import Choice
-from .engine.experiment import Experiment, Turn
-from .engine.roster import Roster
-from .report.tables import size
+from .. import runner
+from ..config import Config
+from ..data import Arrays, Federation
+from ..engine.choice import Choice
+from ..engine.experiment import Experiment, Turn
+from ..engine.roster import Roster
+from ..report.tables import size
 
-MANY = 30  # clients beyond which only some are shown
+MAX_CLIENTS_SHOWN = 30
+HELD_OUT_CLIENTS_SHOWN = 5  # where there are more clients than that
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -38,7 +39,12 @@ def preview(settings: Config) -> Iterator[RenderableType]:
 
 def _clients(federation: Federation) -> Table:
     ids = (*federation.participants, *federation.held_out)
-    shown = ids if len(ids) <= MANY else (*federation.participants[:MANY], *federation.held_out[:5])
+    listed = ids
+    if len(ids) > MAX_CLIENTS_SHOWN:
+        listed = (
+            *federation.participants[:MAX_CLIENTS_SHOWN],
+            *federation.held_out[:HELD_OUT_CLIENTS_SHOWN],
+        )
     table = Table(
         title=f"{len(federation.participants)} clients, {len(federation.held_out)} held out",
         title_justify="left",
@@ -56,7 +62,7 @@ def _clients(federation: Federation) -> Table:
             justify="right" if name in ("train", "validation", "test") else "left",
             no_wrap=True,
         )
-    for id in shown:
+    for id in listed:
         splits = federation.splits(id)
         groups = federation.groups.get(id, {})
         held_out = " (held out)" if id in federation.held_out else ""
@@ -66,8 +72,8 @@ def _clients(federation: Federation) -> Table:
             histogram(splits.train.y.numpy(), federation.num_classes),
             ", ".join(value for value in groups.values() if value != "original"),
         )
-    if len(shown) < len(ids):
-        table.caption = f"{len(ids) - len(shown)} more are not shown"
+    if len(listed) < len(ids):
+        table.caption = f"{len(ids) - len(listed)} more are not shown"
     return table
 
 

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,11 +10,12 @@ from safetensors.torch import load_file
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
+from command import concordfl
 from concordfl import DataError, Key, SettingError, run
 from concordfl.data.datasets import DATASETS
-from concordfl.finished import FinishedRun
-from concordfl.newcomer import adapt
-from concordfl.scoring import score, score_both
+from concordfl.deploy.finished import FinishedRun
+from concordfl.deploy.newcomer import adapt
+from concordfl.deploy.scoring import score, score_both
 
 SECTIONS = {
     "data": {"name": "digits"},
@@ -123,14 +122,9 @@ def test_adapting_says_how_likely_a_newcomer_is(folder):
         adapt(folder / "fedgmm", folder / "unlabelled.npz")
 
 
-def concordfl(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "concordfl", *map(str, arguments)], capture_output=True, text=True
-    )
-
-
 def test_the_command_writes_a_table(folder):
     done = concordfl(
+        folder,
         "score",
         folder / "fedgmm",
         "--data",
@@ -146,6 +140,7 @@ def test_the_command_writes_a_table(folder):
     assert list(rows[0]) == ["sample", "log_p_x", "score", "verdict"]
     assert {row["verdict"] for row in rows} == {"novel"}
     done = concordfl(
+        folder,
         "score",
         folder / "fedgmm",
         "--data",
@@ -174,7 +169,13 @@ def test_what_cannot_be_scored(folder, tmp_path):
     with pytest.raises(DataError, match=r"must have the shape \[1, 8, 8\], got \[1, 4, 4\]"):
         score(folder / "fedgmm", tmp_path / "odd.npz")
     refused = concordfl(
-        "score", folder / "fedgmm", "--data", folder / "noise.npz", "--out", tmp_path / "a.txt"
+        folder,
+        "score",
+        folder / "fedgmm",
+        "--data",
+        folder / "noise.npz",
+        "--out",
+        tmp_path / "a.txt",
     )
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--out must be a .csv or .json file" in refused.stderr
@@ -191,7 +192,7 @@ def test_without_validation_data_there_are_no_verdicts(tmp_path, folder):
     scored = score(tmp_path / "run", folder / "noise.npz")
     assert scored.threshold is None
     assert scored.novel is None
-    done = concordfl("score", tmp_path / "run", "--data", folder / "noise.npz")
+    done = concordfl(tmp_path, "score", tmp_path / "run", "--data", folder / "noise.npz")
     assert "no verdicts, as the run kept no validation data" in done.stdout
 
 

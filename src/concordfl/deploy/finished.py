@@ -2,21 +2,26 @@
 the run is changed.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config as configuration
-from .algorithms import ALGORITHMS
-from .config import Config
-from .core import CheckpointError, Client, Examples, Model, Predictor, SettingError, tree
-from .data import Preprocessing
-from .data.own import Samples, read_samples
-from .engine import checkpoint
-from .engine.checkpoint import Progress
-from .engine.experiment import schedule
-from .engine.records import RunFolder
-from .runner import model_from
+from ..algorithms import ALGORITHMS
+from ..config import Config, read_run_folder
+from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, tree
+from ..core.settings import received
+from ..data import Preprocessing
+from ..data.own import Samples, read_samples
+from ..engine import checkpoint
+from ..engine.checkpoint import Progress
+from ..engine.experiment import schedule
+from ..engine.records import RunFolder
+from ..runner import model_from
+
+MAX_DIMENSIONS = 4  # of an example
+MAX_FEATURES = 10**8
+MAX_CLASSES = 10**6
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,10 @@ class FinishedRun:
     model: Model
 
     @classmethod
-    def open(cls, folder: Path) -> "FinishedRun":
+    def open(cls, folder: Path, *, trust: bool = False) -> "FinishedRun":
+        """The run in `folder`. A model or embedding `package.module:function` is code that the
+        folder asks to run: it is refused unless you `trust` the folder.
+        """
         run = RunFolder.open(folder)
         summary = run.read_summary()
         if summary is None:
@@ -36,11 +44,11 @@ class FinishedRun:
                 f"the run must be finished, got {folder} without summary.json: `concordfl resume "
                 f"{folder}` first"
             )
-        settings = Config.from_table(configuration.read_table(run.path / "config.toml"))
-        model = model_from(
-            settings, tuple(summary["task"]["input_shape"]), summary["task"]["num_classes"]
-        )
-        progress = checkpoint.load(run.checkpoints).progress
+        settings = read_run_folder(run.path, trust=trust)
+        recorded = run.read_federation()
+        identity = {**recorded["identity"], "config": run.config_digest()} if recorded else None
+        progress = checkpoint.load(run.checkpoints, identity=identity).progress
+        model = model_from(settings, *_task_of(summary, folder))
         return cls(run.path, settings, summary, progress, model)
 
     @property
@@ -103,3 +111,23 @@ class FinishedRun:
         )
         self.preprocessing.check_features(samples.features, data)
         return samples
+
+
+def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, as the run's summary has them."""
+    task = summary.get("task") if isinstance(summary, dict) else None
+    match task:
+        case {"input_shape": list(shape), "num_classes": int(classes)} if (
+            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
+        ):
+            return tuple(shape), classes
+    raise CheckpointError(
+        f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"got {received(task)} in {folder}"
+    )
+
+
+def _is_shape(values: list[Any]) -> bool:
+    whole = all(isinstance(length, int) and length >= 1 for length in values)
+    return whole and 1 <= len(values) <= MAX_DIMENSIONS and math.prod(values) <= MAX_FEATURES

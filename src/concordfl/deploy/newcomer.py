@@ -5,22 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from .core import DataError, Key
-from .data import Arrays
-from .engine.evaluate import none_for_nan
-from .engine.files import to_json, write_atomically
+from ..core import DataError, Key
+from ..data import Arrays
+from ..engine.evaluate import none_for_nan
+from ..engine.files import to_json, write_atomically
+from ..metrics import score
 from .finished import FinishedRun
-from .metrics import score
 
 
-def adapt(folder: Path, data: Path) -> dict[str, Any]:
+def adapt(folder: Path, data: Path, *, trust: bool = False) -> dict[str, Any]:
     """Adapt to one half of a client's labelled examples by the method's rule for new clients, and
     test on the other half.
 
     The answer is written to `adapted/<client>.json` in the run's folder; asked again, it is the
-    same.
+    same. `trust` is `FinishedRun.open`'s.
     """
-    run = FinishedRun.open(folder)
+    run = FinishedRun.open(folder, trust=trust)
     algorithm = run.settings.algorithm
     run.require("accepts_new_clients", "adapt", "has a rule for new clients")
     own = run.read(data)
