@@ -7,13 +7,14 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from rich.console import Console
 
-from concordfl import Key, compare
-from concordfl.cells import cells
+from concordfl import Key
 from concordfl.config import read_table
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.experiment import ignore
 from concordfl.report.tables import comparison_table
 from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
+from concordfl.study.cells import cells
+from concordfl.study.compare import compare
 
 HERE = Path(__file__).parent
 
@@ -25,7 +26,7 @@ def demo(out: Path) -> None:
         ["local", "fedavg", "fedavg-ft", "fedprox", "fedem", "fedconceptem"],
         [0],
     )
-    compared = compare.compare(configs, out, lambda _: nullcontext(ignore))
+    compared = compare(configs, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
         console = Console(record=True, width=100, file=nowhere)
         console.print(

@@ -16,15 +16,15 @@ from rich.table import Table
 
 from concordfl import Key
 from concordfl import config as configuration
-from concordfl.cells import cells
 from concordfl.cli import FreshOption, KeepOption, SetOption, script
 from concordfl.data import Arrays
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.scoring import Scored, score_examples
-from concordfl.measure import measure
 from concordfl.metrics import novelty
 from concordfl.runner import make_federation
 from concordfl.scenarios import SHIFTS
+from concordfl.study.cells import cells
+from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
 METHODS = ("fedgmm", "fedem", "fedavg")

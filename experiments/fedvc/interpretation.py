@@ -17,13 +17,13 @@ from rich.table import Table
 
 from concordfl import config as configuration
 from concordfl.algorithms import FedAvg
-from concordfl.cells import cells
 from concordfl.cli import FreshOption, KeepOption, SetOption, script
 from concordfl.deploy.finished import FinishedRun
 from concordfl.engine.records import RunFolder
-from concordfl.measure import measure
 from concordfl.metrics import separation
 from concordfl.runner import make_federation
+from concordfl.study.cells import cells
+from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
 METHODS = ("fedvc", "fedvc-sg", "fedavg")

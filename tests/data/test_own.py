@@ -6,12 +6,12 @@ from PIL import Image
 
 import concordfl as cf
 from concordfl import DataError, Key, SettingError
-from concordfl.compare import config_hash
 from concordfl.config import Config
 from concordfl.data.datasets import DATASETS, OWN_DATA
 from concordfl.data.own import Folder, Table
 from concordfl.deploy.newcomer import adapt
 from concordfl.scenarios.partition import Iid, Natural
+from concordfl.study.compare import config_hash
 
 CSV = "age,weight,y\n50,70.5,sick\n60,,well\n70,80,well\n"
 

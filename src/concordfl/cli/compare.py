@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from .. import compare as comparison
 from .. import config as configuration
-from .. import kept_results
 from ..algorithms import ALGORITHMS
-from ..cells import Cells, ConfigHasher, vary
 from ..core import SettingError
 from ..core.settings import nearest
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
 from ..report import curves, tables
+from ..study import compare as comparison
+from ..study import kept_results
+from ..study.cells import Cells, ConfigHasher, vary
 from .options import (
     ExecutorOption,
     FreshOption,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from .. import compare as comparison
 from .. import config as configuration
 from .. import runner
 from ..algorithms import ALGORITHMS
+from ..study import compare as comparison
 from .options import ExecutorOption, OutOption, RunFile, SeedOption, SetOption, assignments
 from .preview import preview
 from .results import show_run

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from concordfl import SettingError
-from concordfl.cells import (
+from concordfl.config import Config
+from concordfl.data.own import Folder
+from concordfl.scenarios.partition import Natural
+from concordfl.study.cells import (
     ConfigHasher,
     apply_settings,
     cells,
     differing_settings,
     vary,
 )
-from concordfl.config import Config
-from concordfl.data.own import Folder
-from concordfl.scenarios.partition import Natural
 
 TABLE = {
     "run": {"rounds": 4, "evaluate_every": 2},

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from concordfl import DataError, kept_results
-from concordfl.cells import cells
 from concordfl.config import read_table
-from concordfl.measure import measure
+from concordfl.study.cells import cells
+from concordfl.study.measure import measure
 
 RUN_FILE = """
 [run]

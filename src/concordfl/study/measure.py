@@ -9,16 +9,16 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from ..algorithms import ALGORITHMS
+from ..config import name_of, read_table
+from ..core import DataError
+from ..deploy.finished import FinishedRun
+from ..engine.files import to_json
+from ..revision import code_revision
 from . import kept_results
-from .algorithms import ALGORITHMS
 from .cells import Cells, ConfigHasher, differing_settings
 from .compare import finish, new_folder
-from .config import name_of, read_table
-from .core import DataError
-from .deploy.finished import FinishedRun
-from .engine.files import to_json
 from .kept_results import Line
-from .revision import code_revision
 
 Found = TypeVar("Found")
 

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 import pytest
 
 from concordfl import SettingError, compare, kept_results
-from concordfl.cells import ConfigHasher, cells
 from concordfl.engine.experiment import ignore
 from concordfl.revision import code_revision
+from concordfl.study.cells import ConfigHasher, cells
 
 RUN_FILE = """
 [run]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from concordfl import DataError, kept_results
-from concordfl.cells import ConfigHasher, apply_settings, cells
 from concordfl.config import read_table
 from concordfl.report import tables
+from concordfl.study.cells import ConfigHasher, apply_settings, cells
 
 ROOT = Path(__file__).parents[1]
 RUN_FILE = """

@@ -18,11 +18,11 @@ from annotated_types import Ge, Le
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic cannot use that of typing before Python 3.12
 
+from ..config import read_table
+from ..core import ConcordError, DataError
+from ..core.settings import Count, CountOrZero, NonNegative, Probability
+from ..engine.files import to_json, write_atomically
 from .cells import ConfigHasher, apply_settings, cells
-from .config import read_table
-from .core import ConcordError, DataError
-from .core.settings import Count, CountOrZero, NonNegative, Probability
-from .engine.files import to_json, write_atomically
 
 FORMAT = 1
 MAX_BYTES_SENT = 10**18

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import kept_results, runner
-from .algorithms import ALGORITHMS
+from .. import runner
+from ..algorithms import ALGORITHMS
+from ..config import Config, name_of, read_table
+from ..core import SettingError
+from ..engine.experiment import ignore
+from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
-from .config import Config, name_of, read_table
-from .core import SettingError
-from .engine.experiment import ignore
 from .kept_results import Figures, KeptResults, Line, figures_of
 
 # A table of sixty cells that take longer than this is longer than anybody wants to wait for.

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .config import COMPARED, Config, override
-from .core import SettingError
-from .data import Source
+from ..config import COMPARED, Config, override
+from ..core import SettingError
+from ..data import Source
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 
