@@ -123,7 +123,7 @@ class Manifest(TypedDict):
     records: RecordsFacts
 
 
-MANIFEST = SealedJson(Manifest, format=3, advice="the checkpoint before it is used")
+MANIFEST = SealedJson(Manifest, format=3)
 
 
 # --- saving ---------------------------------------------------------------------------------------
@@ -238,15 +238,18 @@ def load(
             if records_file is not None:
                 verify_records(records_file, RecordsSeal(**manifest["records"]))
             progress = _restore(folder, manifest, load_clients)
-        except NewerFormatError:
-            raise  # it is not damaged, and may not be stepped over
+        except NewerFormatError as error:  # not damaged, so it may not be stepped over
+            raise NewerFormatError(f"{_manifest_file(folder, round)}: {error}") from None
         except (FormatError, CheckpointError) as error:
             problems.append(f"{_manifest_file(folder, round).name}: {error}")
             continue
         check_identity(folder, manifest["identity"], identity)
         return Loaded(progress, tuple(problems))
     if problems:
-        raise CheckpointError(f"every checkpoint in {folder} is damaged ({'; '.join(problems)})")
+        raise CheckpointError(
+            f"every checkpoint in {folder} is damaged ({'; '.join(problems)}): put back a copy of "
+            "these files, or begin the run again"
+        )
     raise CheckpointError(f"{folder} must hold a checkpoint, got none")
 
 
@@ -310,11 +313,9 @@ def _are_bytes(values: Iterable[Tree]) -> bool:
 
 
 def _read_manifest(folder: Path, round: int) -> Manifest:
-    file = _manifest_file(folder, round)
-    manifest = MANIFEST.read(file)
-    if manifest is None or manifest["round"] != round:
-        found = "nothing" if manifest is None else f"round {manifest['round']}"
-        raise FormatError(f"{file.name} must be of round {round}, got {found}")
+    manifest = MANIFEST.parse(read_file(_manifest_file(folder, round)))
+    if manifest["round"] != round:
+        raise FormatError(f"it must be of round {round}, got {manifest['round']}")
     return manifest
 
 

@@ -213,7 +213,7 @@ class SealedJson(Generic[Content]):
 
     schema: type[Content]
     format: int
-    advice: str  # what to do about a damaged file; {folder} stands for the folder it lies in
+    advice: str = ""  # what to do about a damaged file; {folder} stands for the folder it lies in
     indent: int | None = None
 
     @cached_property
@@ -231,9 +231,11 @@ class SealedJson(Generic[Content]):
             return None
         data = read_file(path)
         with damage_in(path, self.advice.format(folder=path.parent)):
-            return self._unseal(parse_json(data))
+            return self.parse(data)
 
-    def _unseal(self, body: Any) -> Content:
+    def parse(self, data: bytes) -> Content:
+        """What `write` has turned into `data`; FormatError where `data` is anything else."""
+        body = parse_json(data)
         if not isinstance(body, dict):
             raise FormatError(f"it must be a JSON object, got {reprlib.repr(body)}")
         check_format(body.get("format"), self.format)
