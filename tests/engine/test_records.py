@@ -165,6 +165,20 @@ def test_records_are_sealed_and_cut(folder):
     assert folder.read_records() == []
 
 
+def test_edited_records_of_a_finished_run_are_noticed(folder):
+    folder.append_record({"round": 1, "accuracy": 0.5})
+    folder.write_summary(SUMMARY)
+    assert folder.read_records() == [{"round": 1, "accuracy": 0.5}]
+    data = folder.records_file.read_bytes()
+    for edited in (data.replace(b"0.5", b"0.9"), data + data, b""):
+        folder.records_file.write_bytes(edited)
+        with pytest.raises(FormatError, match=r"records.jsonl is damaged or was edited \(it must"):
+            folder.read_records()
+    folder.records_file.unlink()
+    with pytest.raises(FormatError, match=r"records.jsonl is damaged or was edited \(it must"):
+        folder.read_records()
+
+
 @pytest.mark.parametrize(
     "line",
     [b"{", b"[]", b"\xff", b"[" * 5000, b'{"round": 1}', b'{"format": 1}', b"7", b'"round"',
@@ -352,10 +366,10 @@ def read_all(folder):
      "clients/round-00000005.npz", "models/clients/a.safetensors", "config.toml"],
 )  # fmt: skip
 def test_mutated_files_are_one_line_or_the_same_content(folder, name):
+    folder.append_record({"round": 5, "local": {"accuracy": 0.5}})
     folder.write_summary(SUMMARY)
     folder.write_executor(EXECUTOR)
     folder.write_federation({"clients": ["a"]})
-    folder.append_record({"round": 5, "local": {"accuracy": 0.5}})
     folder.write_clients(5, {"a": {"accuracy": 0.5, "group": "x"}})
     folder.write_client_state("a", tree.pack({"w": torch.ones(3)}))
     whole, rng, path = read_all(folder), random.Random(name), folder.path / name
@@ -372,8 +386,7 @@ def test_mutated_files_are_one_line_or_the_same_content(folder, name):
             changed += read_all(folder) != whole
         except ConcordError as error:
             assert len(str(error).splitlines()) == 1  # noqa: PT017
-    # Records are sealed by checkpoints, and settings by their identity.
-    assert changed == 0 or name in ("records.jsonl", "config.toml")
+    assert changed == 0
     for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
         path.unlink() if not path.is_dir() else path.rmdir()
         make()
