@@ -4,38 +4,45 @@
 >>> result = cf.run(data={"name": "digits"}, algorithm={"name": "fedavg"}, run={"rounds": 1})
 """
 
-from .core import (
-    About,
-    Algorithm,
-    Batch,
-    CheckpointError,
-    Client,
-    ClientStepError,
-    Cohort,
-    ConcordError,
-    DataError,
-    Examples,
-    FormatError,
-    Key,
-    Model,
-    Replies,
-    SettingError,
-    Stage,
-    Task,
-    Training,
-    Weighted,
-    WorkerError,
-    client_step,
-    tree,
-    weighted,
-)
-from .runner import Result, resume, run
+import typing
+
+if typing.TYPE_CHECKING:
+    from .core import (
+        About,
+        Aggregation,
+        Algorithm,
+        Batch,
+        CheckpointError,
+        Chosen,
+        Client,
+        ClientStepError,
+        Cohort,
+        ConcordError,
+        DataError,
+        Examples,
+        FormatError,
+        Key,
+        Mean,
+        Model,
+        Replies,
+        SettingError,
+        Stage,
+        Task,
+        Total,
+        Training,
+        WorkerError,
+        client_step,
+        tree,
+    )
+    from .runner import Result, resume, run
 
 __all__ = [
     "About",
+    "Aggregation",
     "Algorithm",
     "Batch",
     "CheckpointError",
+    "Chosen",
     "Client",
     "ClientStepError",
     "Cohort",
@@ -44,18 +51,35 @@ __all__ = [
     "Examples",
     "FormatError",
     "Key",
+    "Mean",
     "Model",
     "Replies",
     "Result",
     "SettingError",
     "Stage",
     "Task",
+    "Total",
     "Training",
-    "Weighted",
     "WorkerError",
     "client_step",
     "resume",
     "run",
     "tree",
-    "weighted",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Public names are imported when they are first used: the command line must be able to answer
+    before torch is loaded, which takes seconds.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import core, runner
+
+    value = getattr(runner if name in ("Result", "resume", "run") else core, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -40,7 +40,7 @@ def test_fedprox_stays_nearer_to_where_it_started():
         made = toys.experiment(
             algorithm, plan=Plan(rounds=1), training=Training(lr=0.05, batch_size=8, epochs=5)
         )
-        return tree.sq_dist(made.run(made.start()).server, made.model.init(0)).item()
+        return tree.sq_dist(made.run(made.start()).server, made.setup.model.init(0)).item()
 
     distances = [moved(FedProx(mu=mu)) for mu in (0.0, 1.0, 10.0)]
     assert distances == sorted(distances, reverse=True)
@@ -100,7 +100,7 @@ def test_local_learns_each_concept_and_has_no_global_figure():
 def test_centralized_is_training_on_all_examples():
     made = toys.experiment(Centralized(), plan=Plan(rounds=2))
     progress = made.run(made.start())
-    data, params = made.federation, made.model.init(0)
+    data, params = made.federation, made.setup.model.init(0)
     x = torch.cat([data.splits(id).train.x for id in data.participants])
     y = torch.cat([data.splits(id).train.y for id in data.participants])
     for round in range(2):
@@ -108,8 +108,8 @@ def test_centralized_is_training_on_all_examples():
             "pooled",
             toys.Examples(x, y),
             num_classes=3,
-            model=made.model,
-            training=made.training,
+            model=made.setup.model,
+            training=made.setup.training,
             seed=0,
             round=round,
         )

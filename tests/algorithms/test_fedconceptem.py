@@ -47,7 +47,13 @@ def concepts(clients=12, examples=40, seed=0):
 
 def visitor(made, id, examples):
     return toys.Client(
-        id, examples, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+        id,
+        examples,
+        num_classes=4,
+        model=made.setup.model,
+        training=made.setup.training,
+        seed=0,
+        round=0,
     )
 
 
@@ -132,7 +138,7 @@ def test_against_an_independent_em(with_prior):
     data = concepts(clients=6, examples=25)
     method = FedConceptEM() if with_prior else FedEM()
     made = toys.experiment(method, data, plan=Plan(rounds=8), training=FULL, network="linear")
-    start = {k: made.model.init(0, index=k) for k in range(3)}
+    start = {k: made.setup.model.init(0, index=k) for k in range(3)}
     server = made.run(made.start()).server
     models = server["models"] if with_prior else server
     for k, (weight, bias) in enumerate(numpy_em(data, start, 8, 0.05, with_prior)):
@@ -233,7 +239,7 @@ def test_concepts_are_found_where_em_follows_labels():
             method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
         )
         toys.result(made)
-        found = [made.records[-1]["inspect"][id]["group"] for id in data.participants]
+        found = [toys.rows(made)[id]["group"] for id in data.participants]
         return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
 
     scores = [agreement(FedConceptEM(), seed) for seed in range(5)]
@@ -244,11 +250,11 @@ def test_concepts_are_found_where_em_follows_labels():
 # --- sums only, and they are right ----------------------------------------------------------------
 
 
-def reports(progress):
+def reports(made, progress):
     """Σ over clients of what each remembers as counted, for the models that are still there."""
     total = {k: torch.zeros(3, dtype=torch.float64) for k in progress.server["models"]}
-    for id in progress.states.ids():
-        counted = tree.unpack(progress.states.get(id))["counted"]
+    for id in made.executor.states.ids():
+        counted = toys.state(made, id)["counted"]
         total = {k: table + counted[k] for k, table in total.items()}
     return total
 
@@ -274,8 +280,8 @@ def test_totals_are_the_last_counted_reports_of_all_clients(noise, tmp_path):
             made.run(made.restore())
         made = toys.experiment(method, plan=plan, folder=folder)
         progress = made.run(made.restore())
-    assert close(progress.server["totals"], reports(progress))
-    prior = {k: log_prior(table) for k, table in reports(progress).items()}
+    assert close(progress.server["totals"], reports(made, progress))
+    prior = {k: log_prior(table) for k, table in reports(made, progress).items()}
     assert all(torch.allclose(progress.server["log_prior"][k], prior[k], atol=1e-9) for k in prior)
 
 
@@ -292,8 +298,8 @@ def test_a_refused_reply_is_never_subtracted(monkeypatch):
     monkeypatch.setattr(FedConceptEM, "train", train)
     made = toys.experiment(FedConceptEM(), plan=Plan(rounds=7))
     progress = made.run(made.start())
-    assert progress.refused == 3
-    assert close(progress.server["totals"], reports(progress))
+    assert progress.missing == {"refused": 3}
+    assert close(progress.server["totals"], reports(made, progress))
 
 
 def test_the_server_never_holds_a_single_clients_table():
@@ -346,11 +352,11 @@ def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
     )
     assert all(len(shares) == 6 for shares in progress.server["shares"][: removed[0][1] + 1])
     total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
-    for id in progress.states.ids():
-        counted = tree.unpack(progress.states.get(id))["counted"]
+    for id in made.executor.states.ids():
+        counted = toys.state(made, id)["counted"]
         total = {k: table + counted[k] for k, table in total.items()}
     assert close(progress.server["totals"], total)
-    weights = made.records[-1]["inspect"]["client-00"]["weights"]
+    weights = toys.rows(made)["client-00"]["weights"]
     assert sum(weights.values()) == pytest.approx(1)
     assert set(weights) == {str(k) for k in progress.server["models"]}
 
@@ -417,8 +423,8 @@ def test_a_new_client_finds_the_model_of_its_concept():
             id + "-again",
             splits.test,
             num_classes=4,
-            model=made.model,
-            training=made.training,
+            model=made.setup.model,
+            training=made.setup.training,
             seed=0,
             round=0,
         )
@@ -447,8 +453,8 @@ def test_fine_tuning_is_for_participants_only():
         "new",
         data.splits("client-00").train,
         num_classes=4,
-        model=made.model,
-        training=made.training,
+        model=made.setup.model,
+        training=made.setup.training,
         seed=0,
         round=0,
     )

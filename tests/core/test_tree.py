@@ -379,7 +379,7 @@ def test_the_normal_form_is_what_unpacking_gives():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
 def test_a_total_is_added_as_executors_add(count):
-    from concordfl.engine.executors.job import TreeSum
+    from concordfl.engine.tree_sum import TreeSum
 
     values = [
         {"a": torch.randn(50, generator=torch.Generator().manual_seed(index)) * 10**index}
@@ -388,4 +388,4 @@ def test_a_total_is_added_as_executors_add(count):
     theirs = TreeSum(count)
     for index in reversed(range(count)):
         theirs.put(index, values[index])
-    assert tree.equal(tree.total(values), theirs.total)
+    assert tree.equal(tree.total(values), theirs.value)

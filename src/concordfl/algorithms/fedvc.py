@@ -19,17 +19,19 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
     Examples,
     Fraction,
+    Mean,
+    ModelCount,
     NonNegative,
     Params,
     Positive,
     Task,
+    Total,
     Tree,
+    Width,
     client_step,
     encoder_and_head,
-    weighted,
     weighted_loss,
 )
 from ..toolbox import mixture
@@ -69,8 +71,8 @@ class FedVC(Algorithm):
         cost="1",
     )
 
-    num_concepts: Count = 10  # M
-    concept_dim: Count = 10
+    num_concepts: ModelCount = 10  # M
+    concept_dim: Width = 10
     concepts: Literal["em", "gradient"] = "em"
     similarity: Positive = 0.1  # ι
     smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept
@@ -95,7 +97,7 @@ class FedVC(Algorithm):
             trained = client.fit(
                 message, lambda params, batch: self._unified_loss(client, v, params, batch)
             )
-            return {"v": v}, {"model": weighted(trained, client.size)}
+            return {"v": v}, {"model": Mean(trained, client.size, around=message)}
         sums = {
             "s": torch.zeros(self.num_concepts),
             "c": torch.zeros(self.num_concepts, self.concept_dim),
@@ -115,7 +117,8 @@ class FedVC(Algorithm):
             message, loss, only=[name for name in client.model.names if name != CONCEPTS]
         )
         del trained[CONCEPTS]
-        return {"v": v}, {"model": weighted(trained, client.size), "sums": sums}
+        model = Mean(trained, client.size, around=message)
+        return {"v": v}, {"model": model, "sums": Total(sums)}
 
     def _losses(
         self,
@@ -147,7 +150,7 @@ class FedVC(Algorithm):
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)
-        after = {**server, **total["model"].mean(otherwise={})}
+        after = {**server, **total["model"].mean(otherwise=server)}
         if self.concepts == "em":  # (10)
             mass = total["sums"]["s"][:, None]
             after[CONCEPTS] = torch.where(

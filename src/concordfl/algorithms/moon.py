@@ -18,14 +18,14 @@ from ..core import (
     About,
     Batch,
     Client,
-    Count,
+    Mean,
     NonNegative,
     Params,
     Positive,
     Tree,
+    Width,
     client_step,
     encoder_and_head,
-    weighted,
     weighted_loss,
 )
 from .fedavg import FedAvg
@@ -59,7 +59,7 @@ class MOON(FedAvg):
 
     mu: NonNegative = 1.0  # μ; 0 is FedAvg on the projected network
     temperature: Positive = 0.5  # τ
-    dimensions: Count = 256  # of the projection
+    dimensions: Width = 256  # of the projection
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return Projected(module, self.dimensions)
@@ -75,7 +75,7 @@ class MOON(FedAvg):
             else [self._represent(client, params) for params in (message, state["last"])]
         )
         trained = client.fit(message, partial(self.contrastive_loss, client, others))
-        return {"last": trained}, weighted(trained, client.size)
+        return {"last": trained}, Mean(trained, client.size, around=message)
 
     def _represent(self, client: Client, params: Params) -> Tensor:
         return client.over(None, lambda inputs: client.model.features(params, inputs))

@@ -18,16 +18,16 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
     Examples,
+    Mean,
     Params,
     Positive,
+    Repeats,
     Share,
     Task,
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 
@@ -39,7 +39,7 @@ class PFedMe(Algorithm):
     personal: ClassVar[bool] = True
 
     penalty: Positive = 15.0  # λ
-    inner_steps: Count = 5  # K
+    inner_steps: Repeats = 5  # K
     inner_lr: Positive = 0.01
     outer_lr: Positive = 0.005  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
@@ -72,7 +72,7 @@ class PFedMe(Algorithm):
             return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
-        return {"own": theta}, weighted(w, client.size)
+        return {"own": theta}, Mean(w, client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)

@@ -1,6 +1,7 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
 from . import tree
+from .aggregation import Aggregation, Averaged, Chosen, Mean, ServerStep, Total
 from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
 from .client import (
     Batch,
@@ -25,24 +26,36 @@ from .errors import (
 )
 from .model import Model, Params, encoder_and_head
 from .optim import Training
+from .prediction import Predictor
+from .protocol import Missing, Order, Outcome
 from .random import Key
 from .settings import (
     Count,
     CountOrZero,
+    Draws,
     Fraction,
+    ModelCount,
     NonNegative,
     Positive,
     Probability,
+    Repeats,
+    RepeatsOrZero,
+    Seed,
     Settings,
     Share,
+    Width,
+    WorkerCount,
 )
 from .tree import Tree, Weighted, weighted
 
 __all__ = [
     "About",
+    "Aggregation",
     "Algorithm",
+    "Averaged",
     "Batch",
     "CheckpointError",
+    "Chosen",
     "Client",
     "ClientId",
     "ClientStepError",
@@ -51,28 +64,42 @@ __all__ = [
     "Count",
     "CountOrZero",
     "DataError",
+    "Draws",
     "Examples",
     "FormatError",
     "Fraction",
     "Key",
     "Likelihood",
+    "Mean",
+    "Missing",
     "Model",
+    "ModelCount",
     "ModelId",
     "NoReplies",
     "NonNegative",
+    "Order",
+    "Outcome",
     "Params",
     "Positive",
+    "Predictor",
     "Probability",
+    "Repeats",
+    "RepeatsOrZero",
     "Replies",
     "Scale",
+    "Seed",
+    "ServerStep",
     "SettingError",
     "Settings",
     "Share",
     "Stage",
     "Task",
+    "Total",
     "Training",
     "Tree",
     "Weighted",
+    "Width",
+    "WorkerCount",
     "WorkerError",
     "batches_per_epoch",
     "client_step",

@@ -11,10 +11,10 @@ of the run by its `identity`. If the newest checkpoint is damaged, the one befor
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import InstanceOf, with_config
@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from ..core import CheckpointError, ClientId, CountOrZero, FormatError, NonNegative, Tree, tree
 from ..core.errors import NewerFormatError
-from .client_states import ClientStates, SavedStates
+from .client_states import NO_CLIENTS, SavedClients
 from .files import (
     SealedJson,
     make_folder,
@@ -58,12 +58,13 @@ class Progress:
     """All that a run has come to: what a checkpoint holds and a resumed run starts from."""
 
     server: Tree
-    states: ClientStates
     round: int = 0  # rounds completed
     traffic: Traffic = field(default_factory=Traffic)
     publications: Publications = field(default_factory=Publications)
     absent: set[ClientId] = field(default_factory=set)  # missed a stage meant for everyone
-    refused: int = 0  # replies that were not finite
+    missing: dict[str, int] = field(default_factory=dict)  # replies that do not count, by reason
+    failures: list[dict[str, Any]] = field(default_factory=list)  # the first of them in detail
+    momentum: dict[str, Tree] = field(default_factory=dict)  # of the server's steps
     selected: Selected | None = None
     seconds: float = 0.0
     # of them per stage, without evaluation and checkpoints
@@ -112,10 +113,11 @@ class Manifest(TypedDict):
     server: str  # sha256 of the server's file
     selected: SelectedFacts | None
     published: dict[str, PublicationFacts]
-    states: SavedStates
+    clients: SavedClients
     traffic: TrafficFacts
     absent: list[InstanceOf[str]]
-    refused: CountOrZero
+    missing: dict[str, CountOrZero]
+    failures: list[dict[str, Any]]
     seconds: NonNegative
     step_seconds: dict[str, NonNegative]
     records: RecordsFacts
@@ -128,25 +130,29 @@ MANIFEST = SealedJson(Manifest, format=3)
 
 
 def save(
-    folder: Path, progress: Progress, keep: int, identity: Mapping[str, str] | None = None
+    folder: Path,
+    progress: Progress,
+    keep: int,
+    clients: SavedClients = NO_CLIENTS,
+    identity: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint of `progress` and drop the oldest beyond `keep`.
 
-    `identity` names what a run must be resumed with, such as hashes of its settings and data.
+    `clients` says where the executor has saved what clients keep. `identity` names what a run must
+    be resumed with, such as hashes of its settings and data.
     """
     make_folder(folder)
-    states = progress.states.save(folder, progress.round)
     server = _pack_server(progress)
     write_atomically(_server_file(folder, progress.round), server)
     with one_line(folder, "written"):
         sync_folder(folder)
-    manifest = _describe(progress, states, hashlib.sha256(server).hexdigest(), identity or {})
+    manifest = _describe(progress, clients, hashlib.sha256(server).hexdigest(), identity or {})
     MANIFEST.write(_manifest_file(folder, progress.round), manifest)
     _clean_up(folder, manifest, keep)
 
 
 def _describe(
-    progress: Progress, states: SavedStates, server_sha256: str, identity: Mapping[str, str]
+    progress: Progress, clients: SavedClients, server_sha256: str, identity: Mapping[str, str]
 ) -> Manifest:
     selected, publications = progress.selected, progress.publications
     return Manifest(
@@ -158,10 +164,11 @@ def _describe(
             name: PublicationFacts(size=size, delivered=sorted(publications.delivered[name]))
             for name, size in publications.size.items()
         },
-        states=states,
+        clients=clients,
         traffic=TrafficFacts(**progress.traffic.to_dict()),  # type: ignore[typeddict-item]
         absent=sorted(progress.absent),
-        refused=progress.refused,
+        missing=progress.missing,
+        failures=progress.failures,
         seconds=progress.seconds,
         step_seconds=progress.step_seconds,
         records=RecordsFacts(**progress.records._asdict()),  # type: ignore[typeddict-item]
@@ -174,7 +181,14 @@ def _pack_server(progress: Progress) -> bytes:
         for name, data in progress.publications.data.items()
     }
     selected = None if progress.selected is None else progress.selected.server
-    return tree.pack({"server": progress.server, "selected": selected, "published": published})
+    return tree.pack(
+        {
+            "server": progress.server,
+            "selected": selected,
+            "published": published,
+            "momentum": progress.momentum,
+        }
+    )
 
 
 def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
@@ -196,7 +210,8 @@ def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
 
 
 def _needed_files(folder: Path, manifest: Manifest) -> list[Path]:
-    round, segments = manifest["round"], manifest["states"]["segments"]
+    round, states = manifest["round"], manifest["clients"]["states"]
+    segments = [] if states is None else states["segments"]
     files = [_manifest_file(folder, round), _server_file(folder, round)]
     return files + [folder / segment for segment in segments]
 
@@ -206,14 +221,15 @@ def _needed_files(folder: Path, manifest: Manifest) -> list[Path]:
 
 def load(
     folder: Path,
-    states: ClientStates,
+    load_clients: Callable[[Path, SavedClients], None] | None = None,
     identity: Mapping[str, str] | None = None,
     records_file: Path | None = None,
 ) -> Loaded:
     """The newest checkpoint that is whole; nothing is changed on disk.
 
-    With `identity`, a run that was begun with another one is refused. With `records_file`, a
-    checkpoint counts as damaged where the records are not those it was written with.
+    `load_clients` takes up what clients keep, and says if it is damaged. With `identity`, a run
+    that was begun with another one is refused. With `records_file`, a checkpoint counts as damaged
+    where the records are not those it was written with.
     """
     problems = []
     for round in _manifest_rounds(folder):
@@ -221,13 +237,13 @@ def load(
             manifest = _read_manifest(folder, round)
             if records_file is not None:
                 verify_records(records_file, RecordsSeal(**manifest["records"]))
-            progress = _restore(folder, manifest, states)
+            progress = _restore(folder, manifest, load_clients)
         except NewerFormatError as error:  # not damaged, so it may not be stepped over
             raise NewerFormatError(f"{_manifest_file(folder, round)}: {error}") from None
         except (FormatError, CheckpointError) as error:
             problems.append(f"{_manifest_file(folder, round).name}: {error}")
             continue
-        _check_identity(folder, manifest["identity"], identity)
+        check_identity(folder, manifest["identity"], identity)
         return Loaded(progress, tuple(problems))
     if problems:
         raise CheckpointError(
@@ -237,46 +253,63 @@ def load(
     raise CheckpointError(f"{folder} must hold a checkpoint, got none")
 
 
-def _restore(folder: Path, manifest: Manifest, states: ClientStates) -> Progress:
-    server, selected_server, published = _read_server(folder, manifest)
+def _restore(
+    folder: Path,
+    manifest: Manifest,
+    load_clients: Callable[[Path, SavedClients], None] | None,
+) -> Progress:
+    held = _read_server(folder, manifest)
     publications = Publications()
     for name, facts in manifest["published"].items():
-        publications.publish(name, published[name], facts["size"])
+        publications.publish(name, held.published[name], facts["size"])
         publications.delivered[name] = set(facts["delivered"])
     selected = manifest["selected"]
-    states.load(folder, manifest["states"])
+    if load_clients is not None:
+        load_clients(folder, manifest["clients"])
     return Progress(
-        server,
-        states,
+        held.server,
         round=manifest["round"],
         traffic=Traffic(**manifest["traffic"]),
         publications=publications,
         absent=set(manifest["absent"]),
-        refused=manifest["refused"],
-        selected=selected and Selected(selected["round"], selected["criterion"], selected_server),
+        missing=manifest["missing"],
+        failures=manifest["failures"],
+        momentum=held.momentum,
+        selected=selected and Selected(selected["round"], selected["criterion"], held.selected),
         seconds=manifest["seconds"],
         step_seconds=manifest["step_seconds"],
         records=RecordsSeal(**manifest["records"]),
     )
 
 
-def _read_server(folder: Path, manifest: Manifest) -> tuple[Tree, Tree, dict[str, bytes]]:
-    """The server's state, that of the selected round, and what was published."""
+class ServerFile(NamedTuple):
+    """What the server's file holds."""
+
+    server: Tree
+    selected: Tree
+    published: dict[str, bytes]
+    momentum: dict[str, Tree]
+
+
+def _read_server(folder: Path, manifest: Manifest) -> ServerFile:
     file = _server_file(folder, manifest["round"])
     data = read_file(file)
     if hashlib.sha256(data).hexdigest() != manifest["server"]:
         raise FormatError(f"{file.name} is damaged")
     match tree.unpack(data):
-        case {"server": server, "selected": selected, "published": dict(published)} if (
-            all(
-                isinstance(value, Tensor) and value.dtype == torch.uint8
-                for value in published.values()
-            )
-            and published.keys() == manifest["published"].keys()
-        ):
+        case {
+            "server": server,
+            "selected": selected,
+            "published": dict(published),
+            "momentum": dict(momentum),
+        } if _are_bytes(published.values()) and published.keys() == manifest["published"].keys():
             names = {name: value.numpy().tobytes() for name, value in published.items()}
-            return server, selected, names
-    raise FormatError(f"{file.name} must hold server, selected and published, got another tree")
+            return ServerFile(server, selected, names, momentum)
+    raise FormatError(f"{file.name} must hold what a server holds, got another tree")
+
+
+def _are_bytes(values: Iterable[Tree]) -> bool:
+    return all(isinstance(value, Tensor) and value.dtype == torch.uint8 for value in values)
 
 
 def _read_manifest(folder: Path, round: int) -> Manifest:
@@ -286,7 +319,7 @@ def _read_manifest(folder: Path, round: int) -> Manifest:
     return manifest
 
 
-def _check_identity(
+def check_identity(
     folder: Path, begun_with: Mapping[str, str], identity: Mapping[str, str] | None
 ) -> None:
     """Refuse to go on with other settings or data than the run began with."""

@@ -38,6 +38,20 @@ class SavedStates(TypedDict):
     clients: dict[InstanceOf[str], FourNumbers]
 
 
+@with_config(extra="forbid")
+class SavedClients(TypedDict):
+    """What an executor's clients keep, as a manifest has it.
+
+    Both are None where clients keep their states and secrets themselves.
+    """
+
+    secret: str | int | None
+    states: SavedStates | None
+
+
+NO_CLIENTS = SavedClients(secret=None, states=None)
+
+
 class StateLocation(NamedTuple):
     """Where a packed state lies."""
 

@@ -75,6 +75,17 @@ def unpack(round: int, data: bytes) -> Columns:
     return columns
 
 
+def to_rows(columns: Columns) -> dict[ClientId, dict[str, Any]]:
+    """The rows of one round's table by client, without what a client does not have."""
+    rows: dict[ClientId, dict[str, Any]] = {id: {} for id in columns["client"].tolist()}
+    for name, column in columns.items():
+        if name not in ("round", "client"):
+            for row, value in zip(rows.values(), column.tolist(), strict=True):
+                if value is not None and not (isinstance(value, float) and math.isnan(value)):
+                    row[name] = value
+    return rows
+
+
 def join(tables: Sequence[Columns]) -> Columns:
     """One table below the other; a column that one of them lacks is absent there."""
     names = dict.fromkeys(name for table in tables for name in table)

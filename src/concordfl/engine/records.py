@@ -74,6 +74,14 @@ class Summary(TypedDict):
     records_sha256: str  # of records.jsonl
 
 
+@with_config(extra="allow")
+class FederationFacts(TypedDict):
+    """Who takes part, and what the run must be resumed with."""
+
+    identity: dict[str, str]
+    clients: list[dict[str, Any]]
+
+
 class ExecutorChoice(TypedDict):
     name: str
     workers: Count
@@ -84,7 +92,7 @@ class ExecutorChoice(TypedDict):
 REWRITE = "remove it and `concordfl resume {folder}` writes it again"
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
 EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE)
-FEDERATION = SealedJson(dict[str, Any], format=1, advice=REWRITE)
+FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE)
 
 
 class RecordsSeal(NamedTuple):
@@ -160,6 +168,10 @@ class RunFolder:
         except UnicodeDecodeError as error:
             raise FormatError(f"{file} must be text in UTF-8, got {error}") from None
 
+    def config_digest(self) -> str:
+        """sha256 of the settings as they stand in the folder."""
+        return hashlib.sha256(read_file(self.path / "config.toml")).hexdigest()
+
     def write_executor(self, choice: Mapping[str, Any]) -> None:
         """A resumed run goes on with the executor, and on the device, that it began with."""
         EXECUTOR.write(self.path / "executor.json", choice)
@@ -171,7 +183,7 @@ class RunFolder:
         """Who takes part; written when a run begins."""
         FEDERATION.write(self.path / "federation.json", federation)
 
-    def read_federation(self) -> dict[str, Any] | None:
+    def read_federation(self) -> FederationFacts | None:
         return FEDERATION.read(self.path / "federation.json")
 
     # --- records ----------------------------------------------------------------------------------
@@ -227,6 +239,10 @@ class RunFolder:
         """
         wanted = self._clients_rounds() if rounds is None else sorted(rounds)
         return client_table.join([self._read_clients(round) for round in wanted])
+
+    def read_client_rows(self, round: int) -> dict[ClientId, dict[str, Any]]:
+        """The figures of an evaluated round as they were written, by client."""
+        return client_table.to_rows(self._read_clients(round))
 
     def cut_clients(self, round: int) -> None:
         """Forget the figures of rounds after `round`, that a run goes on from."""
