@@ -165,6 +165,11 @@ def rows(made: Experiment) -> dict[str, dict[str, Any]]:
     return made.client_rows[made.records[-1]["round"]]
 
 
+def sent(reply: Any) -> Any:
+    """A step's reply as it travels to be added, without options."""
+    return Aggregation().outgoing(reply, "total")
+
+
 def digests(made: Experiment) -> tuple[str, str]:
     summary = result(made)
     return summary["parameters_sha256"], summary["states_sha256"]

@@ -68,17 +68,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Public names are imported when they are first used: the command line must be able to answer
-    before torch is loaded, which takes seconds.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import core, runner
+if not typing.TYPE_CHECKING:
 
-    value = getattr(runner if name in ("Result", "resume", "run") else core, name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        """Public names are imported when they are first used: the command line must be able to
+        answer before torch is loaded, which takes seconds.
+        """
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import core, runner
+
+        found = getattr(runner if name in ("Result", "resume", "run") else core, name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

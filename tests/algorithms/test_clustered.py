@@ -222,8 +222,8 @@ def test_fedsoft_draws_clients_by_their_importance():
     assert all(told[id][k] > 0.1 for id, names in drawn_by.items() for k in names)
     assert made.records[-1]["local"]["accuracy"] > 0.9
 
-    _, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
-    models = [tree.unpack(everyone.states.get(id))["model"] for id in data.participants]
+    made, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
+    models = [toys.state(made, id)["model"] for id in data.participants]
     for centre in everyone.server.values():
         assert all(
             torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6)

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 import toys
-from concordfl import SettingError, Training
+from concordfl import SettingError, Total, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
 from concordfl.algorithms.fedconceptem import log_prior
 from concordfl.core import tree
@@ -167,8 +167,9 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
     objective = []
     for _ in range(25):
         state, reply = method.train(client, state, message)
+        models = toys.sent(reply)["models"]
         omega = torch.stack([state["gamma"][i] for i in range(k)], 1).mean(0)
-        message = {**message, "models": {i: reply["models"][i].mean() for i in range(k)}}
+        message = {**message, "models": {i: models[i].mean() for i in range(k)}}
         evidence = (-client.losses_each(message["models"]).double()).exp() / prior[:, y].T.double()
         objective.append(float((evidence * omega).sum(1).log().mean()))
     assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(objective))
@@ -291,7 +292,7 @@ def test_a_refused_reply_is_never_subtracted(monkeypatch):
     def train(self, client, state, message):
         after, reply = real(self, client, state, message)
         if client.id == "client-1" and client.round % 2:
-            reply = tree.map(lambda leaf: leaf * float("nan"), reply)
+            reply = Total(tree.map(lambda leaf: leaf * float("nan"), toys.sent(reply)))
         return after, reply
 
     train.is_client_step = True
@@ -310,7 +311,7 @@ def test_the_server_never_holds_a_single_clients_table():
 def test_noise_is_added_before_the_table_leaves():
     data = toys.federation(clients=1)
     model = toys.model_for(FedConceptEM(), data, hidden=[8])
-    client = toys.client(data.splits("client-0").train, model)
+    client = toys.client(data.splits("client-0").train, model, secret=0)
 
     def table(noise):
         method = FedConceptEM(noise=noise)
@@ -318,13 +319,8 @@ def test_noise_is_added_before_the_table_leaves():
             "models": {k: model.init(0, k) for k in range(3)},
             "log_prior": {k: torch.zeros(3).double() for k in range(3)},
         }
-        return torch.stack(
-            list(
-                method.train(client, method.init_client(client, message), message)[1][
-                    "change"
-                ].values()
-            )
-        )
+        _, reply = method.train(client, method.init_client(client, message), message)
+        return torch.stack(list(toys.sent(reply)["change"].values()))
 
     clean, noisy = table(0.0), table(50.0)
     assert clean.sum().item() == pytest.approx(client.size)
@@ -337,7 +333,7 @@ def test_noise_is_added_before_the_table_leaves():
 def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
     data = concepts(clients=12)
     method = FedConceptEM(num_models=6, adaptive=True, threshold=0.1, tolerance=0.05, patience=2)
-    plan = Plan(rounds=40, cohort=5, evaluate_every=40)
+    plan = Plan(rounds=40, cohort=5, evaluate_every=1)
     made = toys.experiment(
         method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
     )
@@ -350,7 +346,9 @@ def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
         == set(progress.server["log_prior"])
         == set(progress.server["totals"])
     )
-    assert all(len(shares) == 6 for shares in progress.server["shares"][: removed[0][1] + 1])
+    shares = [record["server"]["shares"] for record in made.records]
+    assert all(len(found) == 6 for found in shares[: removed[0][1] + 1])
+    assert set(progress.server["models"]) <= set(progress.server["shares"])
     total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
     for id in made.executor.states.ids():
         counted = toys.state(made, id)["counted"]
@@ -373,7 +371,7 @@ def test_a_client_that_was_away_finds_its_weights_among_what_is_left():
         state, _ = method.train(client, method.init_client(client, six), six)
         two = {name: {k: six[name][k] for k in (1, 4)} for name in six}
         state, reply = method.train(client, state, two)
-        assert set(state["gamma"]) == set(reply["change"]) == {1, 4}
+        assert set(state["gamma"]) == set(toys.sent(reply)["change"]) == {1, 4}
         assert torch.allclose(
             state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double()
         )

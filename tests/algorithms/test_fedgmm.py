@@ -146,6 +146,11 @@ def _training_likelihood(made, progress, id):
     return float(made.algorithm.likelihood(client, state, message, client.examples).log_x.sum())
 
 
+def accuracies(made):
+    """Of the participants, one by one."""
+    return {id: row["accuracy"] for id, row in toys.rows(made).items() if not row["new"]}
+
+
 def test_with_one_gaussian_it_is_fedem():
     """Then p(x) says nothing about which classifier to take."""
     plan = Plan(rounds=6, evaluate_every=6)
@@ -156,7 +161,7 @@ def test_with_one_gaussian_it_is_fedem():
         for name, value in right[k].items():
             assert torch.allclose(left["models"][k][name], value, atol=1e-5)
     (mine,), (other,) = ours.records, theirs.records
-    assert mine["local"]["clients"]["accuracy"] == other["local"]["clients"]["accuracy"]
+    assert accuracies(ours) == accuracies(theirs)
     assert mine["global"]["loss"] == pytest.approx(other["global"]["loss"], abs=1e-5)
 
 
@@ -255,9 +260,8 @@ def test_embeddings_that_cannot_be():
     ):
         FedGMM(embedding="pcs")
     for name, rule in {
-        "toy_models:nothing": "must be importable as `package.module:function`, "
-        "got 'toy_models:nothing'",
-        "nowhere:nothing": "that can be imported, got 'nowhere:nothing'",
+        "toy_models:nothing": "must be importable as .*, got 'toy_models:nothing'",
+        "nowhere:nothing": "must be importable as .*, got 'nowhere:nothing'",
         "toy_models:no_encoder": "that returns an nn.Module, got int",
     }.items():
         made = toys.experiment(FedGMM(embedding=name))

@@ -57,7 +57,7 @@ def test_concepts_are_the_means_of_what_expresses_them():
     start = made.setup.model.init(0)
     mass, total = torch.zeros(4), torch.zeros(4, 3)
     for id in data.participants:
-        client = toys.client(data.splits(id).train, made.model)
+        client = toys.client(data.splits(id).train, made.setup.model)
         z = method._project(client, start, client.examples)
         s = expressed(z, start["concepts"], torch.full((4,), 0.25), 0.1)
         v = s.mean(0)
@@ -77,6 +77,7 @@ def test_smoothing_keeps_a_part_of_the_old_average():
         data.splits("client-0").train, made.setup.model, Training(lr=1e-6, batch_size=8)
     )
     state, reply = FedVC(smoothing=0.2).train(client, FedVC().init_client(client, server), server)
+    sums = toys.sent(reply)["sums"]
     batches = client.fold(lambda seen, batch: [*seen, batch], [])
     kept, placed = torch.zeros(10), torch.zeros(10, 10)
     for batch in batches:
@@ -85,14 +86,14 @@ def test_smoothing_keeps_a_part_of_the_old_average():
         )
         s = expressed(z, server["concepts"], state["v"], 0.1)
         kept, placed = 0.2 * kept + 0.8 * s.sum(0), 0.2 * placed + 0.8 * s.T @ z
-    assert torch.allclose(reply["sums"]["s"], kept, atol=1e-3)
-    assert torch.allclose(reply["sums"]["c"], placed, atol=1e-3)
+    assert torch.allclose(sums["s"], kept, atol=1e-3)
+    assert torch.allclose(sums["c"], placed, atol=1e-3)
 
 
 def test_a_new_client_without_examples_to_adapt_to():
     made, progress = finished(FedVC())
     some = made.federation.splits("client-0").train
-    client = toys.client(Examples(some.x[:0], some.y[:0]), made.model)
+    client = toys.client(Examples(some.x[:0], some.y[:0]), made.setup.model)
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, progress.server), progress.server, new=True
     )

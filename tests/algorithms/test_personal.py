@@ -32,6 +32,7 @@ def test_fedbn_without_normalisation_is_fedavg_to_the_bit():
     ours, theirs = finished(FedBN()), finished(FedAvg())
     assert tree.equal(ours[1].server, theirs[1].server)
     assert ours[0].records[-1]["local"] == theirs[0].records[-1]["local"]
+    assert toys.rows(ours[0]) == toys.rows(theirs[0])
 
 
 def test_fedbn_keeps_normalisation_layers_at_the_client():
@@ -77,7 +78,7 @@ def test_fedbn_finds_layers_inside_residual_branches():
 def test_a_new_client_of_fedbn_estimates_its_statistics():
     made, progress = finished(FedBN(), network=OWN[0])
     splits = made.federation.splits("held-out")
-    client = toys.client(splits.train, made.model)
+    client = toys.client(splits.train, made.setup.model)
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, progress.server), progress.server, new=True
     )
@@ -90,7 +91,7 @@ def test_a_new_client_of_fedbn_estimates_its_statistics():
 
 def test_a_new_client_of_fedbn_tunes_its_own_layers_too():
     made, progress = finished(FedBN(), network=OWN[0])
-    client = toys.client(made.federation.splits("held-out").train, made.model)
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
     state = made.algorithm.init_client(client, progress.server)
     tuned = made.algorithm.tune(client, state, progress.server, epochs=2)
     by_hand = client.fit({**progress.server, **state["layers"]}, epochs=2, purpose="tune")
@@ -164,7 +165,7 @@ def test_feddual_has_a_private_encoder_beside_the_shared_one():
 
 def test_a_new_client_of_feddual_fits_a_private_encoder():
     made, progress = finished(FedDual())
-    client = toys.client(made.federation.splits("held-out").train, made.model)
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
     state = made.algorithm.init_client(client, progress.server)
     adapted = made.algorithm.adapt(client, state, progress.server, new=True)["private"]
     losses = [
@@ -177,7 +178,8 @@ def test_a_new_client_of_feddual_fits_a_private_encoder():
 def test_a_participant_of_fedbn_predicts_with_the_layers_it_has_trained():
     made, progress = finished(FedBN(), network=OWN[0])
     state = toys.state(made, "client-0")
-    client = toys.client(made.federation.splits("client-0").train, made.model)
+    train = made.federation.splits("client-0").train
+    client = toys.client(train, made.setup.model, has_state=True)
     assert tree.equal(
         made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"]
     )
@@ -202,7 +204,7 @@ def test_pfedme_tends_to_fedavg(penalty):
 def test_pfedme_mixes_at_the_server():
     data = toys.federation(clients=2)
     whole, half = (finished(PFedMe(mixing=beta), data, rounds=1) for beta in (1.0, 0.5))
-    start = whole[0].model.init(0)
+    start = whole[0].setup.model.init(0)
     expected = tree.map(lambda old, new: (old + new) / 2, start, whole[1].server)
     assert all(
         torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items()
@@ -230,7 +232,9 @@ def test_apfl_by_hand():
 def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():
     made, _ = finished(APFL(share=0.0, adaptive=False))
     plain, _ = finished(FedAvg())
-    assert made.records[-1]["local"]["clients"] == plain.records[-1]["local"]["clients"]
+    for id in made.federation.participants:
+        ours, theirs = toys.rows(made)[id], toys.rows(plain)[id]
+        assert {name: ours[name] for name in theirs} == theirs
 
 
 @pytest.mark.parametrize("method", [APFL(), PFedMe(), Ditto(), FedRep(), FedDual()])
@@ -306,7 +310,7 @@ def test_pfedme_by_hand():
         assert torch.allclose(own[name], theta[place], atol=1e-6)
         assert torch.allclose(progress.server[name], w[place], atol=1e-6)
     examples = data.splits("client-0").test
-    client = toys.client(examples, made.model)
+    client = toys.client(examples, made.setup.model)
     predicted = method.predict(client, {"own": own}, progress.server, examples)
     expected = nn.functional.linear(examples.x, *theta).softmax(1)
     assert torch.allclose(predicted, expected.to(predicted.dtype), atol=1e-5)
@@ -321,7 +325,7 @@ def test_fesem_by_hand():
         toys.client(data.splits("client-0").train, made.setup.model, training), {}, {0: centre}
     )
     trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
-    assert torch.allclose(reply.mean()["head.weight"], trained[0], atol=1e-6)
+    assert torch.allclose(toys.sent(reply).mean()["head.weight"], trained[0], atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():

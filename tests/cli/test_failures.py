@@ -216,6 +216,13 @@ def test_ctrl_c_while_importing(monkeypatch):
     assert ended == [130]
 
 
+def test_little_is_imported_before_ctrl_c_is_answered():
+    code = (
+        "import sys, concordfl.cli; sys.exit(bool({'torch', 'typer', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT).returncode == 0
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_sigterm_ends_the_worker_processes_too(folder):
     arguments = ("--executor", "processes", "--set", "run.workers=2", "--set", "run.rounds=100000")

@@ -1,10 +1,13 @@
 """The command line. Light to import: the rest is loaded once a Ctrl-C can be answered."""
 
+import typing
 from collections.abc import Callable
 
-from .options import FreshOption, KeepOption, SetOption
 from .signals import quiet_interrupts
 from .streams import prepare_streams
+
+if typing.TYPE_CHECKING:
+    from .options import FreshOption, KeepOption, SetOption
 
 __all__ = ["FreshOption", "KeepOption", "SetOption", "main", "script"]
 
@@ -25,12 +28,23 @@ def script(command: Callable[..., None]) -> None:
     """The entry point of a script that is none of our commands: its options and errors are given
     as theirs are.
     """
-    import typer
-
     prepare_streams()
     with quiet_interrupts():
+        import typer
+
         from .failures import finish
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
     finish(app)
+
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """The options that scripts share with our commands: typer is loaded when one is used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import options
+
+        return getattr(options, name)
