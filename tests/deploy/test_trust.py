@@ -15,7 +15,8 @@ from concordfl.config import Config
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.newcomer import adapt
 from concordfl.deploy.scoring import score
-from concordfl.study.compare import cells, compare
+from concordfl.study.cells import cells
+from concordfl.study.compare import compare
 from concordfl.toolbox import embedding
 
 SECTIONS = {
@@ -177,10 +178,10 @@ def test_a_comparison_takes_up_only_what_it_asked_for(tmp_path):
             return None
 
     first = compare(configs, tmp_path, lambda title: Quiet())
-    assert compare(configs, tmp_path, lambda title: Quiet()).keys() == first.keys()
+    assert compare(configs, tmp_path, lambda title: Quiet()) == first
     # how it is computed may change, what is computed may not
     faster = cells(table | {"run": {"rounds": 1, "executor": "auto"}}, ["fedavg"], [0])
-    assert compare(faster, tmp_path, lambda title: Quiet()).keys() == first.keys()
+    assert compare(faster, tmp_path, lambda title: Quiet()) == first
     (folder,) = tmp_path.iterdir()
     text = (folder / "config.toml").read_text()
     for edited in (text.replace("toy_models:narrow_enough", "subprocess:Popen"), "run = 3"):
