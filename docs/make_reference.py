@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from concordfl.algorithms import ALGORITHMS
 from concordfl.core import Settings, Training
 from concordfl.core.optim import SCHEDULES
-from concordfl.core.settings import to_toml
+from concordfl.core.settings import MAX_COUNT, Seed, to_toml
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.plan import Plan
 from concordfl.models import MODELS
@@ -24,10 +24,12 @@ HEAD = """# Configuration reference
 
 A run is a TOML file with the sections below; every key may be left out.
 `--set section.key=value` overrides any of them. Unknown keys are refused with the nearest known
-one, bad values with the rule and the value. This page is generated from the settings' types by
-`python docs/make_reference.py`.
+one, bad values with the rule and the value. Counts are at most 1,000,000,000.
+This page is generated from the settings' types by `python docs/make_reference.py`.
 """
-BOUNDS = {Ge: ">= {ge:g}", Gt: "> {gt:g}", Le: "<= {le:g}", Lt: "< {lt:g}"}
+BOUNDS = {Ge: ">= {ge:,}", Gt: "> {gt:,}", Le: "<= {le:,}", Lt: "< {lt:,}"}
+# bounds that need no mention: of all counts, and of whole numbers in TOML
+UNSAID = (Le(MAX_COUNT), *get_args(Seed)[1:])
 WORDS = {
     int: "whole number",
     float: "number",
@@ -42,10 +44,7 @@ def rule(hint: Any) -> str:
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *marks = get_args(hint)
-        bounds = [
-            BOUNDS[type(mark)].format(**vars_of(mark)) for mark in marks if type(mark) in BOUNDS
-        ]
-        return " ".join([rule(inner), *bounds])
+        return rule(inner) + bounds(marks)
     if origin is Literal:
         return " / ".join(f"`{value}`" for value in get_args(hint))
     if origin is tuple:
@@ -55,6 +54,15 @@ def rule(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, Settings):
         return "table"
     return str(WORDS.get(hint, getattr(hint, "__name__", hint)) or "")
+
+
+def bounds(marks: list[Any]) -> str:
+    """The bounds of a number; the one that all counts have is not repeated."""
+    known = [mark for mark in marks if type(mark) in BOUNDS and mark not in UNSAID]
+    match known:
+        case [Ge(ge=least), Le(le=most)]:
+            return f" from {least:,} to {most:,}"
+    return "".join(" " + BOUNDS[type(mark)].format(**vars_of(mark)) for mark in known)
 
 
 def vars_of(mark: Any) -> dict[str, Any]:
@@ -158,8 +166,10 @@ def page() -> str:
     )
     parts += [
         "\n`name` may be your own, as `package.module:function`, see own-model.md. "
-        "`hidden` (mlp) lists the widths of hidden\nlayers; "
-        "`width_copies` puts so many encoders side by side under one head.\n"
+        "`hidden` (mlp) lists the widths of hidden\nlayers, each at most 100,000; `batch_norm` "
+        "(lenet) is true or false; `width_copies` puts several encoders, at most\n1,000, side by "
+        "side under one head. A network that does not fit into memory is refused before it is "
+        "built.\n"
     ]
     parts += ["## [training]\n", table(Training), ""]
     parts += family(

@@ -5,9 +5,9 @@ import pytest
 
 import concordfl as cf
 from concordfl import SettingError
-from concordfl.compare import cells
 from concordfl.config import Config, override, read_table
 from concordfl.runner import load_config
+from concordfl.study.compare import cells
 
 EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
 
@@ -144,3 +144,51 @@ def test_settings_of_further_methods_are_for_comparisons():
             Config.from_table({"compare": {wrong: {"nu": 1}}})
     with pytest.raises(SettingError, match=r"\[compare.moon\] must be a table, got 3"):
         Config.from_table({"compare": {"moon": 3}})
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        *("run.rounds", "=", "", "a.b.c.d=1", "run=[]", "run.=1", ".=1", "run..rounds=1"),
+        *("run.rounds=", "run.rounds=1979-13-45", "run.rounds=1979-05-27", "run.rounds=\0"),
+        *("run={a.b=1,a=2}", "scenario.shifts='x'", "scenario.shifts=[1]", "scenario.partition=3"),
+        *("run.seed=" + "[" * 5000, "run.seed=" + "[" * 50 + "]" * 50, "a." * 5000 + "b=1"),
+        *("run.rounds=" + "9" * 5000, "run.rounds=0x" + "f" * 5000, "x" * 10**5 + ".y=1"),
+        *("run.rounds=1979-05-27T99:99:99", "model.name=[1]", "algorithm.name={}"),
+        *("run.seed=0x" + "f" * 5000, "data.name='\ud800'", "model.name=1", "run.rounds=inf"),
+    ],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_odd_assignments_are_answered_in_one_line(assignment):
+    with pytest.raises(SettingError) as error:
+        Config.from_table(override({"run": {"rounds": 3}}, [assignment]))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+def test_a_whole_section_may_be_emptied():
+    assert override({"run": {"rounds": 3}}, ["run={}"]) == {"run": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"\xff", b"run = []", b"[[run]]", b"[run]\nrounds = " + b"9" * 5000),
+        *(b"x = " + b"[" * 10**5, b"[run]\nseed = 1979-99-99", b"[" + b"a." * 3000 + b"a]\nx=1"),
+        *(b"x = {" + b"a={" * 5000, b"\0", b"run.rounds.x = 1", b"[scenario]\nshifts = 'x'"),
+        *(b"[training]\nschedule = [1]", b"[model]\nname = 1979-05-27", b"[compare]\nmoon = [1]"),
+    ],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_odd_files_are_answered_in_one_line(tmp_path, text):
+    (tmp_path / "run.toml").write_bytes(text)
+    with pytest.raises(SettingError) as error:
+        Config.from_table(read_table(tmp_path / "run.toml"))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("path", [".", "a\0b", "a" * 5000, "/proc/self/mem"], ids=ascii)
+def test_paths_that_are_no_files(path):
+    with pytest.raises(SettingError, match=r"must be a TOML file|the run file must exist"):
+        read_table(Path(path))

@@ -13,31 +13,39 @@ from typing import Any, TypeVar
 import tomli_w
 from torch import nn
 
+from . import models
 from .algorithms import ALGORITHMS
 from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
-from .core.settings import check_keys, nearest, to_toml
+from .core.own_code import names_own_code
+from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
-from .data.datasets import DATASETS
+from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
 from .engine.plan import Plan
-from .models import make_builder
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
 SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
+MAX_NESTING = 20  # levels of tables and lists
+# What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
+# ValueErrors, as its own is), tables of too many levels.
+TOML_ERRORS = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The `[model]` section: a name, and options of that model."""
+    """The `[model]` section: the name of a network, and its options."""
 
     name: str
     options: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        models.check(self.name, self.options)
+
     def builder(self, input_shape: tuple[int, ...], num_classes: int) -> Callable[[], nn.Module]:
-        return make_builder(self.name, input_shape, num_classes, self.options)
+        return models.make_builder(self.name, input_shape, num_classes, self.options)
 
 
 @dataclass(frozen=True)
@@ -54,17 +62,19 @@ class Config:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
+        _require_nesting(table)
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
-                raise SettingError(f"[{section}] must be a table, got {table[section]!r}")
+                raise SettingError(f"[{section}] must be a table, got {received(table[section])}")
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
         model = {"name": "mlp", **table.get("model", {})}
+        data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
-            data=_choose(_data_table(table.get("data", {})), "name", DATASETS, "data"),
-            scenario=_scenario(table.get("scenario", {}), table.get("data", {})),
+            data=data,
+            scenario=_scenario(table.get("scenario", {}), data),
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
@@ -93,12 +103,16 @@ class Config:
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_table())
 
+    def own_code(self) -> dict[str, str]:
+        """Settings that name code which is not concordfl's, as `package.module:function`."""
+        return own_code(self.to_table())
+
 
 def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     """A method with the settings that `[compare.NAME]` gives it."""
     settings = table.get(COMPARED, {}).get(name, {})
     if not isinstance(settings, Mapping):
-        raise SettingError(f"[{COMPARED}.{name}] must be a table, got {settings!r}")
+        raise SettingError(f"[{COMPARED}.{name}] must be a table, got {received(settings)}")
     if "name" in settings:
         raise SettingError(
             f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}"
@@ -110,12 +124,41 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
 
 
+def own_code(table: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of a table that name code which is not concordfl's; nothing is imported."""
+    named = {}
+    for section, key in (("model", "name"), ("algorithm", "embedding")):
+        settings = table.get(section)
+        value = settings.get(key) if isinstance(settings, Mapping) else None
+        if isinstance(value, str) and names_own_code(value):
+            named[f"{section}.{key}"] = value
+    return named
+
+
+def read_run_folder(folder: Path, *, trust: bool) -> Config:
+    """The configuration of a run in `folder`, which may be somebody else's: code that is not
+    concordfl's is refused unless it is trusted.
+    """
+    table = read_table(folder / "config.toml")
+    for setting, name in own_code(table).items():
+        if not trust:
+            raise SettingError(
+                f"a run folder must not name code of its own unless it is trusted (--trust, or "
+                f"trust=True), got {setting} = {received(name)} in {folder}"
+            )
+    return Config.from_table(table)
+
+
 def read_table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise SettingError(
+            f"{path} must be a TOML file of at most {MAX_NESTING} levels, got more"
+        ) from None
+    except (OSError, ValueError) as error:  # also what is not UTF-8, or not TOML
         raise SettingError(f"{path} must be a TOML file: {error}") from None
 
 
@@ -125,21 +168,40 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
 
     `section={...}` replaces a whole section.
     """
+    _require_nesting(table)
     changed: dict[str, Any] = _copy(table)
     for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        parts, value = path.strip().split("."), _value(text.strip())
-        if not equals or (len(parts) < 2 and not isinstance(value, dict)):
-            raise SettingError(
-                f"--set must be SECTION.KEY=VALUE or SECTION={{...}}, got {assignment!r}"
-            )
-        place = changed
-        for part in parts[:-1]:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise SettingError(f"--set must name a key in a table, got {assignment!r}")
-        place[parts[-1]] = value
+        _assign(changed, assignment)
     return changed
+
+
+def _assign(table: dict[str, Any], assignment: str) -> None:
+    path, equals, text = assignment.partition("=")
+    keys, value = [key.strip() for key in path.split(".")], _value(text.strip())
+    complete = all(keys) and len(keys) <= MAX_NESTING
+    if not equals or not complete or (len(keys) < 2 and not isinstance(value, dict)):
+        raise SettingError(
+            f"--set must be SECTION.KEY=VALUE or SECTION={{...}}, got {received(assignment)}"
+        )
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise SettingError(f"--set must name a key in a table, got {received(assignment)}")
+    table[keys[-1]] = value
+
+
+def _require_nesting(table: Mapping[str, Any]) -> None:
+    """Refuse a table of more levels than any setting has, before it is walked recursively."""
+    level: list[Any] = [table]
+    for _ in range(MAX_NESTING):
+        level = [
+            item
+            for value in level
+            if isinstance(value, (Mapping, list, tuple))
+            for item in (value.values() if isinstance(value, Mapping) else value)
+        ]
+    if level:
+        raise SettingError(f"settings must have at most {MAX_NESTING} levels, got more")
 
 
 def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
@@ -153,9 +215,10 @@ def _copy(value: Any) -> Any:
 
 
 def _value(text: str) -> Any:
+    """A value as TOML has it, or else a string without quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except TOML_ERRORS:
         return text
 
 
@@ -164,14 +227,18 @@ def _choose(
 ) -> Kind:
     """The settings that `table[key]` names, with the rest of the table as their values."""
     if not isinstance(table, Mapping):
-        raise SettingError(f"{where} must be a table with a {key}, got {table!r}")
+        raise SettingError(f"{where} must be a table with a {key}, got {received(table)}")
     rest = dict(table)
     name = rest.pop(key, None)
     if not isinstance(name, str) or name not in registry:
         raise SettingError(
-            f"{where}.{key} must be a known name, got {name!r}{nearest(str(name), registry)}"
+            f"{where}.{key} must be a known name, got {received(name)}{_nearest(name, registry)}"
         )
     return registry[name].from_table(rest, where)
+
+
+def _nearest(name: object, known: Iterable[str]) -> str:
+    return nearest(name if isinstance(name, str) else "", known)
 
 
 def _named(settings: Settings, key: str, registry: Mapping[str, type[Any]]) -> dict[str, Any]:
@@ -180,32 +247,31 @@ def _named(settings: Settings, key: str, registry: Mapping[str, type[Any]]) -> d
 
 def _data_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """A user's own data need no name: `folder` or `table` says it."""
-    own = next((kind for kind in ("folder", "table") if kind in table), "digits")
-    return {"name": own, **table}
+    name = next((key for key in OWN_DATA if key in table), DEFAULT_DATASET)
+    return {"name": name, **table}
 
 
-def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
+def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
     table = dict(given)
     name = table.pop("name", None)
     if name is not None:
         if not isinstance(name, str) or name not in NAMED:
             raise SettingError(
-                f"scenario.name must be a known name, got {name!r}{nearest(str(name), NAMED)}"
+                f"scenario.name must be a known name, got {received(name)}{_nearest(name, NAMED)}"
             )
         table = NAMED[name] | table
-    own = _data_table(data)["name"] in ("folder", "table", "heart-disease")
-    values = {"partition": {"kind": "natural"} if own else {"kind": "iid"}, **table}
+    values = {"partition": {"kind": "natural" if data.has_clients else "iid"}, **table}
     values["partition"] = _choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
     if values["partition"].needs_clients:
         values.setdefault("clients", 10)
     if "shifts" in values:
         if not isinstance(values["shifts"], (list, tuple)):
             raise SettingError(
-                f"scenario.shifts must be a list of tables, got {values['shifts']!r}"
+                f"scenario.shifts must be a list of tables, got {received(values['shifts'])}"
             )
         values["shifts"] = [
-            _choose(shift, "kind", SHIFTS, f"scenario.shifts[{place}]")
-            for place, shift in enumerate(values["shifts"])
+            _choose(shift, "kind", SHIFTS, f"scenario.shifts[{index}]")
+            for index, shift in enumerate(values["shifts"])
         ]
     return Scenario.from_table(values, "scenario")
 

@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from .algorithms import ALGORITHMS
 from .config import Config
 from .core import Algorithm, Key, Model, SettingError
 from .data import Federation
-from .engine.checkpoint import Progress
+from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.executors import Executor
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .engine.roster import Roster
 from .engine.setup import Setup
+from .revision import code_revision
 from .scenarios import build_federation
 
 Observer = Callable[[Event], None]
@@ -38,6 +39,14 @@ class Result:
     records: list[dict[str, Any]]
     folder: Path | None
     server: Any
+    # figures by evaluated round and client, of a run without a folder
+    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def clients(self) -> dict[str, dict[str, Any]]:
+        """The figures of every client in the last round, by its id."""
+        if self.folder is not None:
+            return RunFolder.open(self.folder).read_client_rows(self.summary["rounds"])
+        return dict(self.client_rows[self.summary["rounds"]])
 
     @property
     def accuracy(self) -> float:
@@ -70,13 +79,14 @@ def run(
         return _run(settings, folder, observe)
 
 
-def resume(out: str | Path, *, observe: Observer = ignore) -> Result:
+def resume(out: str | Path, *, observe: Observer = ignore, trust: bool = False) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit.
 
-    A finished run is only read.
+    A finished run is only read. A model or embedding `package.module:function` is code that the
+    folder asks to run: it is refused unless you `trust` the folder.
     """
     with RunFolder.open(Path(out)) as folder:
-        settings = Config.from_table(configuration.read_table(folder.path / "config.toml"))
+        settings = configuration.read_run_folder(folder.path, trust=trust)
         return _run(settings, folder, observe)
 
 
@@ -151,40 +161,72 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     if recorded is not None:
         settings = replace(settings, run=replace(settings.run, device=recorded["device"]))
     federation = make_federation(settings)
-    settings.run.cohort_size(len(federation.participants))  # refuse before any work is done
+    _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
     setup = make_setup(settings, model, federation.num_classes)
+    identity = {} if folder is None else _identify(folder, federation)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
     else:
         choice = choose(setup, federation, settings.run)
-        if folder is not None:
-            folder.write_executor({**choice._asdict(), "device": model.device.type})
+    if folder is not None and recorded is None:
+        folder.write_executor({**choice._asdict(), "device": model.device.type})
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, model)
-        experiment = Experiment(setup, roster, settings.run, executor, folder, observe)
+        experiment = Experiment(setup, roster, settings.run, executor, folder, observe, identity)
         progress = experiment.restore()
         set_up = time.monotonic() - began
         experiment.run(progress)
-        summary = {
-            "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
-            **experiment.summary(progress),
-            "executor_reason": choice.reason,
-            "task": {
-                "input_shape": list(federation.input_shape),
-                "num_classes": federation.num_classes,
-            },
-            "preprocessing": dict(federation.notes),
-            "groups": {id: dict(groups) for id, groups in federation.groups.items()},
-            "versions": versions(),
-        }
+        summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
             _write_models(folder, settings.algorithm, progress, executor)
             folder.write_summary(summary)
-    return Result(
-        summary, experiment.records, None if folder is None else folder.path, progress.server
-    )
+    path = None if folder is None else folder.path
+    return Result(summary, experiment.records, path, progress.server, experiment.client_rows)
+
+
+def _require_figures(settings: Config, federation: Federation) -> None:
+    """A run that could not be evaluated, or whose cohort is too large, is refused."""
+    settings.run.cohort_size(len(federation.participants))
+    if len(federation.without_test()) == len(federation.participants) and not federation.held_out:
+        raise SettingError(
+            "scenario.split must leave test examples to at least one client, got "
+            f"{list(settings.scenario.split)}"
+        )
+
+
+def _identify(folder: RunFolder, federation: Federation) -> dict[str, str]:
+    """What a run must be resumed with; recorded when it begins, with who takes part."""
+    identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
+    recorded = folder.read_federation()
+    if recorded is None:
+        folder.write_federation({"identity": identity, **federation.describe()})
+    else:
+        check_identity(folder.path, recorded["identity"], identity)
+    return identity
+
+
+def _summarise(
+    settings: Config,
+    federation: Federation,
+    experiment: Experiment,
+    progress: Progress,
+    choice: Choice,
+) -> dict[str, Any]:
+    return {
+        "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
+        **experiment.summary(progress),
+        "executor_reason": choice.reason,
+        "task": {
+            "input_shape": list(federation.input_shape),
+            "num_classes": federation.num_classes,
+        },
+        "preprocessing": federation.preprocessing.to_record(),
+        "clients_without_test": len(federation.without_test()),
+        "damaged_checkpoints": list(experiment.problems),
+        "versions": versions(),
+    }
 
 
 def _write_models(
@@ -216,8 +258,10 @@ def _device(name: str) -> str:
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
+    revision = code_revision()
     return {
         "concordfl": version("concordfl"),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **({} if revision is None else {"revision": revision}),
     }

@@ -260,8 +260,8 @@ def test_embeddings_that_cannot_be():
     ):
         FedGMM(embedding="pcs")
     for name, rule in {
-        "toy_models:nothing": "that can be imported, got 'toy_models:nothing'",
-        "nowhere:nothing": "that can be imported, got 'nowhere:nothing'",
+        "toy_models:nothing": "must be importable as .*, got 'toy_models:nothing'",
+        "nowhere:nothing": "must be importable as .*, got 'nowhere:nothing'",
         "toy_models:no_encoder": "that returns an nn.Module, got int",
     }.items():
         made = toys.experiment(FedGMM(embedding=name))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from concordfl import Model, SettingError
-from concordfl.models import MODELS, make_builder
+from concordfl.models import MODELS, check, make_builder, memory
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_wide_baselines_have_several_encoders_under_one_head():
     assert not torch.equal(
         params["encoder.encoders.0.0.weight"], params["encoder.encoders.1.0.weight"]
     )
-    with pytest.raises(SettingError, match="width_copies must be a whole number >= 1, got 0"):
+    with pytest.raises(SettingError, match=r"model.width_copies must be >= 1, got 0"):
         make_builder("lenet", (1, 28, 28), 10, {"width_copies": 0})
     with pytest.raises(
         SettingError, match="needs a model with an encoder and a head, got Sequential"
@@ -119,3 +119,50 @@ def test_lenet_may_normalise():
     assert plain.normalisation_names == ()
     assert normalised.num_parameters == 44_426 + 2 * (6 + 16 + 120)
     assert len(normalised.normalisation_names) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lenet", {"batch_norm": "no"}, "model.batch_norm must be true or false, got 'no'"),
+        ("mlp", {"hidden": "64"}, "model.hidden must be a list, got '64'"),
+        ("mlp", {"hidden": 64}, "model.hidden must be a list, got 64"),
+        ("mlp", {"hidden": [0]}, "model.hidden.0 must be >= 1, got 0"),
+        ("mlp", {"hidden": [64, True]}, "model.hidden.1 must be a whole number, got True"),
+        ("mlp", {"hidden": [10**30]}, f"model.hidden.0 must be <= 100,000, got {10**30}"),
+        ("mlp", {"hidden": [2] * 101}, "model.hidden must be a list of at most 100, got "),
+        ("cnn", {"hidden": [2]}, "unknown key 'model.hidden'"),
+        ("cnn", {"width_copies": 10**9}, "model.width_copies must be <= 1,000, got 1000000000"),
+        ("cnn", {"width_copies": "2"}, "model.width_copies must be a whole number, got '2'"),
+        ("cnn", {"width_copies": True}, "model.width_copies must be a whole number, got True"),
+    ],
+)
+def test_options_of_a_wrong_kind(name, options, message):
+    with pytest.raises(SettingError) as error:
+        check(name, options)
+    assert str(error.value).startswith(message)
+
+
+def test_a_network_that_cannot_fit_is_refused_before_it_is_built(monkeypatch):
+    monkeypatch.setattr(memory, "physical_memory", lambda: 10**10)
+    with pytest.raises(
+        SettingError,
+        match=r"model 'mlp' must fit into memory 3 times, 10.0 GB, got 10,000,200,001 parameters, "
+        r"which take 120.0 GB",
+    ):
+        make_builder("mlp", (10**5,), 1, {"hidden": [10**5]})
+    parameters = 44_426 * 4 * 3
+    monkeypatch.setattr(memory, "physical_memory", lambda: parameters)
+    make_builder("lenet", (1, 28, 28), 10, {})
+    with pytest.raises(SettingError, match="got 88,852 parameters"):
+        make_builder("lenet", (1, 28, 28), 10, {"width_copies": 2})
+    monkeypatch.setattr(memory, "physical_memory", lambda: None)
+    make_builder("lenet", (1, 28, 28), 10, {"width_copies": 2})
+
+
+def test_the_look_at_the_size_draws_nothing():
+    torch.manual_seed(0)
+    make_builder("lenet", (1, 28, 28), 10, {})
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(3))

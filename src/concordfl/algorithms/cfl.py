@@ -20,10 +20,10 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Count,
     CountOrZero,
     Examples,
     Mean,
+    ModelCount,
     Params,
     Positive,
     Task,
@@ -42,7 +42,7 @@ class CFL(Algorithm):
     stopped: Positive = 0.4  # ε1: a cluster stands still if its mean update is shorter
     pulling: Positive = 1.6  # ε2: and clients disagree if the longest update is longer
     warm_up: CountOrZero = 20  # rounds without splits
-    max_clusters: Count | None = None
+    max_clusters: ModelCount | None = None
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {"models": {0: task.model.init(seed)}, "members": {}, "splits": [], "lengths": {}}

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import About, Client, Count, Examples, Params, Tree
+from ..core import About, Client, Examples, Params, Repeats, Tree
 from .fedavg import FedAvg
 
 
@@ -27,7 +27,7 @@ class FedAvgFineTuned(FedAvg):
     )
     personal: ClassVar[bool] = True
 
-    tune_epochs: Count = 1
+    tune_epochs: Repeats = 1
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
         return {"tuned": super().tune(client, state, message, self.tune_epochs)}

@@ -21,11 +21,13 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
+    Draws,
     Examples,
     Mean,
+    ModelCount,
     Params,
     Positive,
+    Repeats,
     SettingError,
     Stage,
     Task,
@@ -59,19 +61,19 @@ class FedConcat(Algorithm):
         cost="1, then 0",
     )
 
-    clusters: Count | Literal["elbow"] = 5  # K
+    clusters: ModelCount | Literal["elbow"] = 5  # K
     # others: their K models are the encoders (5.6)
     strategy: Literal["kmeans", "ifca", "fesem", "fedsoft"] = "kmeans"
     # told by the clients, or inferred from a first round (ID, IB)
     infer: Literal["labels", "model", "bias"] = "labels"
     epsilon: Positive | None = None  # ε of Laplace noise on the label shares that clients tell
-    random_inputs: Count = 10_000  # r, for infer = "model"
+    random_inputs: Draws = 10_000  # r, for infer = "model"
     # whether the round that infers labels is thrown away, as Algorithm 1 has it
     restart: bool = False
     balanced: bool = False  # groups of bounded size (D.8)
-    encoder_rounds: Count = 31  # T_e
-    head_rounds: Count = 173  # T_c
-    head_steps: Count = 3  # mini-batches per client and round
+    encoder_rounds: Repeats = 31  # T_e
+    head_rounds: Repeats = 173  # T_c
+    head_steps: Repeats = 3  # mini-batches per client and round
     head_init: Literal["random", "clusters"] = "random"
     head_average: Literal["size", "equal"] = "size"
 

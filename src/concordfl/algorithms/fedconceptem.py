@@ -25,6 +25,7 @@ from ..core import (
     Examples,
     Fraction,
     Mean,
+    ModelCount,
     NonNegative,
     Positive,
     SettingError,
@@ -52,7 +53,7 @@ class FedConceptEM(Algorithm):
     personal: ClassVar[bool] = True
     public_state: ClassVar[frozenset[str]] = frozenset({"counted"})
 
-    num_models: Count = 3  # K
+    num_models: ModelCount = 3  # K
     label_prior: bool = True  # without it, this is FedEM
     # a client's weight in model k: n, or n times its ω
     aggregate: Literal["size", "responsibility"] = "size"

@@ -17,9 +17,9 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Count,
     Examples,
     Mean,
+    ModelCount,
     Task,
     Tree,
     client_step,
@@ -39,7 +39,7 @@ class FedEM(Algorithm):
     )
     personal: ClassVar[bool] = True
 
-    num_models: Count = 3  # K
+    num_models: ModelCount = 3  # K
     # a client's weight in model k: n, or n times its ω
     aggregate: Literal["size", "responsibility"] = "size"
 

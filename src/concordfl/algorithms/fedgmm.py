@@ -17,10 +17,10 @@ from ..core import (
     About,
     Client,
     Cohort,
-    Count,
     Examples,
     Likelihood,
     Mean,
+    ModelCount,
     Params,
     Task,
     Total,
@@ -43,7 +43,7 @@ class FedGMM(GaussianMixture):
         cost="M2",
     )
 
-    num_models: Count = 3  # M2
+    num_models: ModelCount = 3  # M2
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {

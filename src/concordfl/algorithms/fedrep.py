@@ -15,10 +15,10 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Count,
     Examples,
     Mean,
     Params,
+    Repeats,
     SettingError,
     Task,
     Tree,
@@ -34,8 +34,8 @@ class FedRep(Algorithm):
     )
     personal: ClassVar[bool] = True
 
-    head_epochs: Count = 1  # before the body's
-    body_epochs: Count = 1
+    head_epochs: Repeats = 1  # before the body's
+    body_epochs: Repeats = 1
 
     def init_server(self, task: Task, seed: int) -> Params:
         if not task.model.encoder_names or not task.model.head_names:

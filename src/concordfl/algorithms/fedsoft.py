@@ -26,6 +26,7 @@ from ..core import (
     Examples,
     Key,
     Mean,
+    ModelCount,
     NonNegative,
     Params,
     Task,
@@ -51,7 +52,7 @@ class FedSoft(Algorithm):
     personal: ClassVar[bool] = True
     public_state: ClassVar[frozenset[str]] = frozenset({"model"})  # it travels, times its weights
 
-    num_models: Count = 3  # S
+    num_models: ModelCount = 3  # S
     penalty: NonNegative = 0.1  # λ
     interval: Count = 2  # τ: rounds between estimates of the importance
     # clients that each cluster draws by importance and averages equally; None: all, weighted by it

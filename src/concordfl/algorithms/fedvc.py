@@ -19,16 +19,17 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
     Examples,
     Fraction,
     Mean,
+    ModelCount,
     NonNegative,
     Params,
     Positive,
     Task,
     Total,
     Tree,
+    Width,
     client_step,
     encoder_and_head,
     weighted_loss,
@@ -70,8 +71,8 @@ class FedVC(Algorithm):
         cost="1",
     )
 
-    num_concepts: Count = 10  # M
-    concept_dim: Count = 10
+    num_concepts: ModelCount = 10  # M
+    concept_dim: Width = 10
     concepts: Literal["em", "gradient"] = "em"
     similarity: Positive = 0.1  # ι
     smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept

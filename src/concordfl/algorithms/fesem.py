@@ -21,9 +21,9 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
     Examples,
     Mean,
+    ModelCount,
     NonNegative,
     Params,
     Stage,
@@ -40,7 +40,7 @@ class FeSEM(Algorithm):
     about = About("FeSEM", "Long et al.", 2023, travels="a model", private="data", cost="1")
     personal: ClassVar[bool] = True
 
-    num_models: Count = 3  # K
+    num_models: ModelCount = 3  # K
     mu: NonNegative = 0.01  # weight of the proximal term
 
     def init_server(self, task: Task, seed: int) -> Tree:

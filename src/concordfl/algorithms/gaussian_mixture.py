@@ -21,15 +21,18 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Count,
+    Draws,
     Examples,
+    ModelCount,
     NonNegative,
+    Repeats,
     SettingError,
     Stage,
     Task,
     Total,
     Tree,
     Weighted,
+    Width,
     client_step,
     tree,
     weighted,
@@ -47,18 +50,18 @@ class GaussianMixture(Algorithm):
     public_state: ClassVar[frozenset[str]] = frozenset({"pi"})  # it travels, but only into a sum
     scores_samples: ClassVar[bool] = True
 
-    num_gaussians: Count = 3  # M1
+    num_gaussians: ModelCount = 3  # M1
     # identity, pca, an encoder's name or package.module:function; encoders are followed by the PCA
     embedding: str = "pca"
-    dimensions: Count = 48  # of the PCA; fewer where there are fewer features
+    dimensions: Width = 48  # of the PCA; fewer where there are fewer features
     # of the pooled examples, or the mean of the clients' own
     covariance: Literal["exact", "paper"] = "exact"
     covariance_type: CovarianceType = "full"
     # added to variances, as a share of the embedding's mean variance
     regulariser: NonNegative = 1e-6
     shared_weights: bool = False  # one π for all clients: plain EM on the pooled examples
-    candidates: Count = 50  # centres to choose from at the start
-    lloyd_steps: Count = 5
+    candidates: Draws = 50  # centres to choose from at the start
+    lloyd_steps: Repeats = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()

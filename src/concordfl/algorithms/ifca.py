@@ -16,9 +16,9 @@ from ..core import (
     Chosen,
     Client,
     Cohort,
-    Count,
     Examples,
     Mean,
+    ModelCount,
     Task,
     Tree,
     client_step,
@@ -37,7 +37,7 @@ class IFCA(Algorithm):
     )
     personal: ClassVar[bool] = True
 
-    num_models: Count = 3  # K
+    num_models: ModelCount = 3  # K
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}

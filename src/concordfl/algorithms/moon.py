@@ -18,12 +18,12 @@ from ..core import (
     About,
     Batch,
     Client,
-    Count,
     Mean,
     NonNegative,
     Params,
     Positive,
     Tree,
+    Width,
     client_step,
     encoder_and_head,
     weighted_loss,
@@ -59,7 +59,7 @@ class MOON(FedAvg):
 
     mu: NonNegative = 1.0  # μ; 0 is FedAvg on the projected network
     temperature: Positive = 0.5  # τ
-    dimensions: Count = 256  # of the projection
+    dimensions: Width = 256  # of the projection
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return Projected(module, self.dimensions)

@@ -18,11 +18,11 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Count,
     Examples,
     Mean,
     Params,
     Positive,
+    Repeats,
     Share,
     Task,
     Tree,
@@ -39,7 +39,7 @@ class PFedMe(Algorithm):
     personal: ClassVar[bool] = True
 
     penalty: Positive = 15.0  # λ
-    inner_steps: Count = 5  # K
+    inner_steps: Repeats = 5  # K
     inner_lr: Positive = 0.01
     outer_lr: Positive = 0.005  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean

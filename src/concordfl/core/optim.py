@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 from pydantic import InstanceOf
 from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 from torch.optim.sgd import sgd as torch_sgd
 
-from .settings import Count, NonNegative, Positive, Settings
+from .settings import Count, NonNegative, Positive, Repeats, Settings
 
 
 class Optimizer(NamedTuple):
@@ -135,7 +135,7 @@ class Training(Settings):
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     weight_decay: NonNegative = 0.0
     batch_size: Count = 32
-    epochs: Annotated[int, Gt(0)] = 1
+    epochs: Repeats = 1
     schedule: InstanceOf[Constant] | InstanceOf[Step] | InstanceOf[MultiStep] = Constant()
 
     def make_optimizer(self) -> Optimizer:

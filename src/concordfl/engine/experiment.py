@@ -30,6 +30,7 @@ from ..core.protocol import FAILED, REFUSED
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
+from .files import make_folder
 from .plan import Plan
 from .records import RunFolder
 from .roster import Roster
@@ -80,6 +81,7 @@ class Experiment:
     records: list[dict[str, Any]] = field(default_factory=list)
     # figures by client of evaluated rounds, where there is no folder to write them to
     client_rows: dict[int, ClientRows] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()  # checkpoints that were damaged, where a run was taken up again
 
     def __post_init__(self) -> None:
         self.algorithm, self.task = self.setup.algorithm, self.roster.task
@@ -105,10 +107,14 @@ class Experiment:
         if self.folder is None:
             return self.start()
         if not list(self.folder.checkpoints.glob("manifest-*.json")):
-            self.folder.cut_records(0)
+            self.folder.cut_records()
+            self.folder.cut_clients(0)
             return self.start()
-        progress = checkpoint.load(self.folder.checkpoints, self.executor.load)
-        self.folder.cut_records(progress.records_length)
+        progress, self.problems = checkpoint.load(
+            self.folder.checkpoints, self.executor.load, self.identity, self.folder.records_file
+        )
+        self.folder.cut_records(progress.records)
+        self.folder.cut_clients(progress.round)
         self.records = self.folder.read_records()
         for name, data in progress.publications.data.items():
             self.executor.publish(name, data)
@@ -364,14 +370,14 @@ class Experiment:
         if criterion is not None and (best is None or criterion > best.criterion):
             progress.selected = Selected(record["round"], criterion, progress.server)
         if self.folder is not None:
-            progress.records_length = self.folder.append_record(record)
+            progress.records = self.folder.append_record(record)
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:
-            self.folder.checkpoints.mkdir(exist_ok=True)
-            states = self.executor.save(self.folder.checkpoints, progress.round)
-            keep = self.plan.keep_checkpoints
-            checkpoint.save(self.folder.checkpoints, progress, keep, states, self.identity)
+            folder, keep = self.folder.checkpoints, self.plan.keep_checkpoints
+            make_folder(folder)
+            clients = self.executor.save(folder, progress.round)
+            checkpoint.save(folder, progress, keep, clients, self.identity)
 
     # --- the result -------------------------------------------------------------------------------
 

@@ -3,13 +3,24 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core import Count, CountOrZero, Fraction, NonNegative, SettingError, Settings, Share
+from ..core import (
+    Count,
+    Fraction,
+    NonNegative,
+    Repeats,
+    RepeatsOrZero,
+    Seed,
+    SettingError,
+    Settings,
+    Share,
+    WorkerCount,
+)
 
 
 @dataclass(frozen=True)
 class Plan(Settings):
-    rounds: Count = 20
-    seed: int = 0
+    rounds: Repeats = 20
+    seed: Seed = 0
     # clients per round: a whole number, or a share written with a point
     cohort: Count | Share = 1.0
     evaluate_every: Count = 5  # rounds; the last round is always evaluated
@@ -18,15 +29,15 @@ class Plan(Settings):
     # picks the round reported beside the last one
     select_on: Literal["validation", "training"] = "validation"
     # epochs for which new clients tune a shared model, where the method allows it
-    tune_new: CountOrZero = 0
+    tune_new: RepeatsOrZero = 0
     dropout: Fraction = 0.0  # chance that a client does not answer an order
     min_replies: Count = 1  # fewer replies to an order void the round
     # whether a client whose step fails ends the run, or only misses the round
     on_error: Literal["stop", "skip"] = "stop"
     # makes privacy noise repeatable; left out, it is drawn from a secret that is not recorded
-    noise_seed: int | None = None
+    noise_seed: Seed | None = None
     executor: Literal["auto", "serial", "processes"] = "auto"
-    workers: Count | None = None  # for processes; by default one per core
+    workers: WorkerCount | None = None  # for processes; by default one per core
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     client_states: Literal["memory", "disk"] = "memory"
     # at most so much work is lost; 0 writes one after every round

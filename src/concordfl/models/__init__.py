@@ -3,8 +3,6 @@
 Each has an `encoder` and a `head`, a last linear layer; `head(encoder(x))` are the logits.
 """
 
-import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,18 +10,18 @@ from typing import Any
 from torch import nn
 
 from ..core import SettingError
-from ..core.settings import check_keys, nearest
+from ..core.own_code import check_name, find_function, names_own_code
+from ..core.settings import nearest, received
 from .cnn import cnn
 from .dense import linear, mlp
 from .femnist_cnn import femnist_cnn
 from .lenet import lenet
+from .memory import require_memory
 from .mobilenet import mobilenet_v2
+from .options import Factory, checked_copies, checked_options, named_options
 from .parts import widened
 from .resnet import resnet18, resnet50
 from .vgg import vgg9
-
-# (input shape, number of classes, options) -> a new network
-Factory = Callable[..., nn.Module]
 
 MODELS: dict[str, Factory] = {
     "cnn": cnn,
@@ -38,26 +36,38 @@ MODELS: dict[str, Factory] = {
 }
 
 
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a network that is not known, or options that it does not take. Nothing is imported:
+    a user's own function is looked at when the network is made.
+    """
+    if not isinstance(name, str):
+        raise SettingError(f"model.name must be a string, got {received(name)}")
+    checked_copies(options)
+    if names_own_code(name):
+        check_name(name, "model.name")
+    else:
+        checked_options(_known(name), options)
+
+
 def make_builder(
     name: str, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
     """A function that builds the network anew at each call. `name` may be a user's own, as
     `package.module:function`.
 
-    The option `width_copies` puts so many encoders side by side under one head: a baseline as wide
+    The option `width_copies` puts several encoders side by side under one head: a baseline as wide
     as a concatenated model.
     """
-    if not isinstance(name, str):
-        raise SettingError(f"model.name must be a string, got {name!r}")
-    factory = _find_own(name) if ":" in name else _find(name)
-    own = {key: value for key, value in options.items() if key != "width_copies"}
-    copies = options.get("width_copies", 1)
-    if not isinstance(copies, int) or copies < 1:
-        raise SettingError(f"model.width_copies must be a whole number >= 1, got {copies!r}")
-    parameters = inspect.signature(factory).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        check_keys(own, [*list(parameters)[2:], "width_copies"], "model")
-    return partial(_build, factory, name, tuple(input_shape), num_classes, own, copies)
+    check(name, options)
+    shape, copies = tuple(input_shape), checked_copies(options)
+    if names_own_code(name):
+        factory = find_function(name, "model.name")
+        values = named_options(factory, options)
+    else:
+        factory = _known(name)
+        values = checked_options(factory, options)
+        require_memory(factory, name, shape, num_classes, values, copies)
+    return partial(_build, factory, name, shape, num_classes, values, copies)
 
 
 def _build(
@@ -76,26 +86,10 @@ def _build(
     return modules[0] if copies == 1 else widened(modules)
 
 
-def _find(name: str) -> Factory:
+def _known(name: str) -> Factory:
     if name not in MODELS:
         raise SettingError(
             "model.name must be a known model or `package.module:function`, got "
-            f"{name!r}{nearest(name, MODELS)}"
+            f"{received(name)}{nearest(name, MODELS)}"
         )
     return MODELS[name]
-
-
-def _find_own(name: str) -> Factory:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(
-            f"model.name must be importable as `package.module:function`, got {name!r}: {error}"
-        ) from None
-    if not callable(found):
-        raise SettingError(
-            f"model.name must name a function, got {name!r}, a {type(found).__name__}"
-        )
-    factory: Factory = found
-    return factory

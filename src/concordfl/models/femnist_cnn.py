@@ -1,7 +1,4 @@
-"""LEAF's CNN for FEMNIST (Caldas et al.
-
-2018): two padded 5x5 convolutions and a hidden layer of 2,048.
-"""
+"""LEAF's CNN for FEMNIST (Caldas et al. 2018): two padded 5x5 convolutions, 2,048 hidden units."""
 
 from torch import nn
 

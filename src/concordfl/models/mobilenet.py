@@ -54,8 +54,8 @@ def mobilenet_v2(input_shape: tuple[int, ...], num_classes: int) -> Network:
     ]
     width_in = 32
     for expansion, width, depth, stride in PLAN:
-        for place in range(depth):
-            layers.append(InvertedResidual(width_in, width, expansion, stride if place == 0 else 1))
+        for index in range(depth):
+            layers.append(InvertedResidual(width_in, width, expansion, stride if index == 0 else 1))
             width_in = width
     layers += [
         nn.Conv2d(width_in, 1280, 1, bias=False),

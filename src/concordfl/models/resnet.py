@@ -1,7 +1,4 @@
-"""ResNet-18 and ResNet-50 (He et al.
-
-2016) for CIFAR-sized images: a 3x3 first layer without pooling.
-"""
+"""ResNet-18 and ResNet-50 (He et al. 2016) for CIFAR-sized images: a 3x3 first layer, unpooled."""
 
 from typing import cast
 
@@ -47,9 +44,9 @@ def _resnet(
     width_in = 64
     for stage, depth in enumerate(depths):
         width = 64 * 2**stage
-        for place in range(depth):
+        for index in range(depth):
             layers.append(
-                _block(width_in, width, expansion, stride=2 if stage and not place else 1)
+                _block(width_in, width, expansion, stride=2 if stage and not index else 1)
             )
             width_in = width * expansion
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
@@ -65,14 +62,14 @@ def _block(width_in: int, width: int, expansion: int, stride: int) -> Block:
         else [(width, 1, 1), (width, 3, stride), (width_out, 1, 1)]
     )
     parts: list[nn.Module] = []
-    at = width_in
-    for to, kernel, step in plan:
+    channels = width_in
+    for filters, kernel, step in plan:
         parts += [
-            nn.Conv2d(at, to, kernel, step, padding=kernel // 2, bias=False),
-            nn.BatchNorm2d(to),
+            nn.Conv2d(channels, filters, kernel, step, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(filters),
             nn.ReLU(),
         ]
-        at = to
+        channels = filters
     shortcut: nn.Module = nn.Identity()
     if stride != 1 or width_in != width_out:
         shortcut = nn.Sequential(

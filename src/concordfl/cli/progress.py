@@ -1,0 +1,78 @@
+"""Progress of a run: a bar on a terminal, plain lines on a pipe."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from ..engine.experiment import Event
+from ..report.tables import percent
+from ..runner import Observer
+from .terminal import printable
+
+
+@contextmanager
+def show_progress(console: Console, title: str) -> Iterator[Observer]:
+    """An observer that shows on `console` how far a run is."""
+    if not console.is_terminal:
+        yield lambda event: _print_line(console, title, event)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(printable(title), total=None, figures="")
+
+        def update(event: Event) -> None:
+            progress.update(bar, total=event.rounds, completed=event.turn.round)
+            if event.record is not None:
+                progress.update(bar, figures=_figures(event))
+
+        yield update
+
+
+@contextmanager
+def show_download(console: Console, title: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar for a download; on a pipe, one line when it begins."""
+    if not console.is_terminal:
+        console.print(f"fetching {title}", soft_wrap=True)
+        yield lambda *_: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(printable(title), total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+def _print_line(console: Console, title: str, event: Event) -> None:
+    if event.record is not None:
+        rounds = f"round {event.turn.round}/{event.rounds}"
+        line = f"{title}: {rounds}  {_figures(event)}  {event.seconds:.1f} s"
+        console.print(line, soft_wrap=True)
+
+
+def _figures(event: Event) -> str:
+    record = event.record or {}
+    parts = [f"local {percent(record.get('local', {}).get('accuracy'))}"]
+    if "global" in record:
+        parts.append(f"global {percent(record['global'].get('accuracy'))}")
+    return "  ".join(parts)

@@ -1,0 +1,53 @@
+"""`concordfl run`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import config as configuration
+from .. import runner
+from ..algorithms import ALGORITHMS
+from ..study import compare as comparison
+from .options import ExecutorOption, OutOption, RunFile, SeedOption, SetOption, assignments
+from .preview import preview
+from .results import show_run
+from .terminal import say, show
+
+
+def run(
+    file: RunFile,
+    set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
+    out: OutOption = None,
+    seed: SeedOption = None,
+    executor: ExecutorOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")
+    ] = False,
+) -> None:
+    """Run one method as a run file says."""
+    table = configuration.read_table(file)
+    settings = configuration.Config.from_table(
+        configuration.override(table, assignments(set, seed, executor))
+    )
+    if dry_run:
+        _show_preview(settings)
+        return
+    algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
+    folder = out or comparison.new_folder(
+        Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
+    )
+    show_run(
+        folder,
+        lambda observe: runner.run(settings, out=folder, observe=observe),
+        title=algorithm,
+        trust=bool(settings.own_code()),
+    )
+
+
+def _show_preview(settings: configuration.Config) -> None:
+    for part in preview(settings):
+        if isinstance(part, str):
+            say(*part.splitlines())
+        else:
+            show(part)

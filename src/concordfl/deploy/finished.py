@@ -1,0 +1,133 @@
+"""A finished run, opened again: its settings, what it learned, and how it read its data. Nothing of
+the run is changed.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import ALGORITHMS
+from ..config import Config, read_run_folder
+from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, tree
+from ..core.settings import received
+from ..data import Preprocessing
+from ..data.own import Samples, read_samples
+from ..engine import checkpoint
+from ..engine.checkpoint import Progress
+from ..engine.experiment import schedule
+from ..engine.records import RunFolder
+from ..runner import model_from
+
+MAX_DIMENSIONS = 4  # of an example
+MAX_FEATURES = 10**8
+MAX_CLASSES = 10**6
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    path: Path
+    settings: Config
+    summary: dict[str, Any]
+    progress: Progress
+    model: Model
+
+    @classmethod
+    def open(cls, folder: Path, *, trust: bool = False) -> "FinishedRun":
+        """The run in `folder`. A model or embedding `package.module:function` is code that the
+        folder asks to run: it is refused unless you `trust` the folder.
+        """
+        run = RunFolder.open(folder)
+        summary = run.read_summary()
+        if summary is None:
+            raise CheckpointError(
+                f"the run must be finished, got {folder} without summary.json: `concordfl resume "
+                f"{folder}` first"
+            )
+        settings = read_run_folder(run.path, trust=trust)
+        recorded = run.read_federation()
+        identity = {**recorded["identity"], "config": run.config_digest()} if recorded else None
+        progress = checkpoint.load(run.checkpoints, identity=identity).progress
+        model = model_from(settings, *_task_of(summary, folder))
+        return cls(run.path, settings, summary, progress, model)
+
+    @property
+    def last_round(self) -> int:
+        """The last stage's own count of rounds, on which draws depend: what is predicted now is
+        what the run reported.
+        """
+        return list(schedule(self.settings.algorithm, self.settings.run.rounds))[-1].stage_round
+
+    def require(self, ability: str, verb: str, phrase: str) -> None:
+        """Refuse a verb that the method does not support, and say which methods do."""
+        if not getattr(self.settings.algorithm, ability):
+            able = [name for name, kind in ALGORITHMS.items() if getattr(kind, ability)]
+            raise SettingError(
+                f"{verb} needs a method that {phrase}, got {self.summary['algorithm']!r}: such "
+                f"methods are {', '.join(able)}"
+            )
+
+    def client(self, id: str, examples: Examples, *, has_state: bool = False) -> Client:
+        """A client at the end of the run."""
+        return Client(
+            id,
+            examples,
+            num_classes=self.summary["task"]["num_classes"],
+            model=self.model,
+            training=self.settings.training,
+            seed=self.settings.run.seed,
+            round=self.last_round,
+            published=lambda name: tree.unpack(self.progress.publications.data[name]),
+            has_state=has_state,
+        )
+
+    def predictor(self, id: str, train: Examples, *, new: bool) -> Predictor:
+        """What a client that has the examples `train` predicts with.
+
+        A participant does so with its personal part, a new client by the method's rule for those.
+        """
+        algorithm = self.settings.algorithm
+        state = None if new else RunFolder.open(self.path).read_client_state(id)
+        return Predictor.prepare(
+            algorithm,
+            self.client(id, train, has_state=state is not None),
+            state,
+            algorithm.message(self.progress.server, None if new else id),
+            new=new,
+            tune_epochs=self.settings.run.tune_new,
+        )
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the run read its own data, and reads a newcomer's."""
+        return Preprocessing.from_record(self.summary.get("preprocessing"))
+
+    def read(self, data: Path) -> Samples:
+        """A client's examples; its labels may be missing."""
+        samples = read_samples(
+            data,
+            getattr(self.settings.data, "label", "y"),
+            getattr(self.settings.data, "client", None),
+        )
+        self.preprocessing.check_features(samples.features, data)
+        return samples
+
+
+def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, as the run's summary has them."""
+    task = summary.get("task") if isinstance(summary, dict) else None
+    match task:
+        case {"input_shape": list(shape), "num_classes": int(classes)} if (
+            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
+        ):
+            return tuple(shape), classes
+    raise CheckpointError(
+        f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"got {received(task)} in {folder}"
+    )
+
+
+def _is_shape(values: list[Any]) -> bool:
+    whole = all(isinstance(length, int) and length >= 1 for length in values)
+    return whole and 1 <= len(values) <= MAX_DIMENSIONS and math.prod(values) <= MAX_FEATURES

@@ -1,0 +1,40 @@
+"""A finished run, loaded again with what its clients keep, predicts exactly what it reported."""
+
+import pytest
+
+from concordfl import run
+from concordfl.algorithms import ALGORITHMS
+from concordfl.deploy.finished import FinishedRun
+from concordfl.metrics import score
+from concordfl.runner import load_config, make_federation
+
+SHORT = {"clusters": 2, "encoder_rounds": 2, "head_rounds": 2, "random_inputs": 50}
+CLASSIFY = [name for name, kind in ALGORITHMS.items() if kind.classifies]
+
+
+@pytest.mark.parametrize("name", CLASSIFY)
+def test_loading_gives_identical_accuracy(name, tmp_path):
+    sections = {
+        "data": {"name": "digits", "limit": 400},
+        "scenario": {"clients": 5, "partition": {"kind": "dirichlet-by-client", "alpha": 1.0}},
+        "model": {"name": "mlp", "hidden": [12]},
+        "training": {"lr": 0.05, "momentum": 0.9},
+        "run": {
+            "rounds": 3,
+            "cohort": 3,
+            "evaluate_every": 3,
+        },  # some clients may never have been asked
+        "algorithm": {"name": name, **(SHORT if name.startswith("fedconcat") else {})},
+    }
+    result = run(**sections, out=tmp_path / "run")
+    loaded = FinishedRun.open(tmp_path / "run")
+    federation = make_federation(load_config(sections))
+    reported = result.summary["final"]["clients"]["local"]["accuracy"]
+    for id in federation.participants:
+        splits = federation.splits(id)
+        predicted = loaded.predict(id, splits.train, splits.test)
+        assert score(predicted.numpy(), splits.test.y.numpy()).accuracy == reported[id]
+    personal = list((tmp_path / "run/models").glob("clients/*.safetensors"))
+    assert bool(personal) == (
+        ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem")
+    )
