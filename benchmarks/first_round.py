@@ -12,6 +12,7 @@ import time
 
 CHILD = """
 import time
+from contextlib import closing
 marks = [("interpreter", time.time())]
 def mark(name):
     marks.append((name, time.time()))
@@ -19,7 +20,9 @@ import torch
 mark("import torch")
 from concordfl import runner
 from concordfl.cli import app
+from concordfl.engine.choice import choose
 from concordfl.engine.experiment import Experiment
+from concordfl.engine.roster import Roster
 mark("import the rest")
 settings = runner.load_config("experiments/demo.toml", run={"executor": EXECUTOR})
 mark("read and check the run file")
@@ -27,13 +30,13 @@ federation = runner.make_federation(settings)
 mark("load data, make clients")
 model = runner.make_model(settings, federation)
 mark("build the model")
-choice = runner.choose_executor(settings, federation, model)
+setup = runner.make_setup(settings, model, federation.num_classes)
+choice = choose(setup, federation, settings.run)
 mark("choose the executor")
-with runner._executor(choice, settings, federation, model) as executor:
+with closing(choice.make(setup, federation, settings.run, None)) as executor:
     mark("start the executor")
-    experiment = Experiment(
-        settings.algorithm, model, federation, settings.training, settings.run, executor
-    )
+    roster = Roster.from_federation(federation, model)
+    experiment = Experiment(setup, roster, settings.run, executor)
     progress = experiment.start()
     experiment.play(experiment.turns[0], progress)
     mark("first round")

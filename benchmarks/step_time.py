@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from concordfl import runner
 from concordfl.config import Config
 from concordfl.data import Federation
-from concordfl.engine.executors import Executor, Processes, Serial, Workplace
+from concordfl.engine.choice import Choice
+from concordfl.engine.executors import Executor
 from concordfl.engine.experiment import Experiment
+from concordfl.engine.roster import Roster
 from concordfl.models import make_builder
 
 SETTINGS: dict[str, Any] = {
@@ -104,14 +106,14 @@ class TwoBareLoops:
 
 
 def engine_rounds(
-    settings: Config, federation: Federation, make: Callable[..., Executor]
+    settings: Config, federation: Federation, executor_name: str
 ) -> tuple[Callable[[], None], Executor]:
     """A function that plays one more round of the real engine, without evaluation and files."""
     model = runner.make_model(settings, federation)
-    executor = make(model, federation, settings.training, settings.run.seed)
-    experiment = Experiment(
-        settings.algorithm, model, federation, settings.training, settings.run, executor
-    )
+    setup = runner.make_setup(settings, model, federation.num_classes)
+    executor = Choice(executor_name, 2, "timed").make(setup, federation, settings.run, None)
+    roster = Roster.from_federation(federation, model)
+    experiment = Experiment(setup, roster, settings.run, executor)
     progress = experiment.start()
     turns = iter(experiment.turns)
     return lambda: experiment.play(next(turns), progress), executor
@@ -128,12 +130,8 @@ def main() -> None:
         (part.inputs(), part.y.clone())
         for part in (federation.splits(id).train for id in federation.participants)
     ]
-    serial_round, _ = engine_rounds(
-        settings, federation, lambda *materials: Serial(Workplace(*materials))
-    )
-    processes_round, processes = engine_rounds(
-        settings, federation, lambda *materials: Processes(*materials, workers=2)
-    )
+    serial_round, _ = engine_rounds(settings, federation, "serial")
+    processes_round, processes = engine_rounds(settings, federation, "processes")
     two_bare = TwoBareLoops(clients)
     contestants = {
         "bare loop": BareLoop(clients).round,

@@ -7,28 +7,32 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from rich.console import Console
 
-from concordfl import Key, compare
+from concordfl import Key
 from concordfl.config import read_table
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.experiment import ignore
 from concordfl.report.tables import comparison_table
 from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
+from concordfl.study.cells import cells
+from concordfl.study.compare import compare
 
 HERE = Path(__file__).parent
 
 
 def demo(out: Path) -> None:
     """What `make demo` ends in."""
-    cells = compare.cells(
+    configs = cells(
         read_table(HERE.parent / "experiments/demo.toml"),
         ["local", "fedavg", "fedavg-ft", "fedprox", "fedem", "fedconceptem"],
         [0],
     )
-    summaries = compare.compare(cells, out, lambda _: nullcontext(ignore))
+    compared = compare(configs, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
         console = Console(record=True, width=100, file=nowhere)
         console.print(
-            comparison_table("demo, 1 seed, accuracy after the last round in percent", summaries)
+            comparison_table(
+                "demo, 1 seed, accuracy after the last round in percent", compared.figures
+            )
         )
     svg = console.export_svg(title="make demo")
     # The picture must not fetch a font from anywhere.
@@ -39,8 +43,8 @@ def corruptions() -> None:
     """Every corruption at severities 1, 3 and 5, on a grey and a coloured image."""
     side, margin, label = 64, 4, 104
     pictures = [
-        DATASETS[name]().load(Key(0)).test.x[place]
-        for name, place in (("fashion-mnist", 1), ("cifar10", 3))
+        DATASETS[name]().load(Key(0)).test.x[index]
+        for name, index in (("fashion-mnist", 1), ("cifar10", 3))
     ]
     columns = [(picture, severity) for picture in pictures for severity in (0, 1, 3, 5)]
     sheet = Image.new(

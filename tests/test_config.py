@@ -5,9 +5,9 @@ import pytest
 
 import concordfl as cf
 from concordfl import SettingError
-from concordfl.compare import cells
 from concordfl.config import Config, override, read_table
 from concordfl.runner import load_config
+from concordfl.study.compare import cells
 
 EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
 

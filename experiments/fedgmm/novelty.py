@@ -1,13 +1,13 @@
 """Who notices what was never seen: section 4.5 and table 4 of the FedGMM paper.
 
-    python experiments/fedgmm/novelty.py [--set SECTION.KEY=VALUE ...]
+    python experiments/fedgmm/novelty.py [--set SECTION.KEY=VALUE ...] [--keep] [--fresh]
 
-Trains FedGMM, FedEM and FedAvg on MNIST (in runs/; what was computed is kept in
-experiments/results/) and prints AUROC, AP and max-F1 of telling novel samples from familiar ones:
-an unseen digit, permuted labels, and images that are scaled, turned and mirrored.
+Trains FedGMM, FedEM and FedAvg on MNIST (in runs/) and prints AUROC, AP and max-F1 of telling novel
+samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and
+mirrored. Figures that are kept beside the run files are not computed again, unless with --fresh;
+--keep adds to them.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,15 @@ from rich.table import Table
 
 from concordfl import Key
 from concordfl import config as configuration
-from concordfl.cli import SetOption, script
-from concordfl.compare import cells, measured
+from concordfl.cli import FreshOption, KeepOption, SetOption, script
 from concordfl.data import Arrays
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.scoring import Scored, score_examples
 from concordfl.metrics import novelty
 from concordfl.runner import make_federation
 from concordfl.scenarios import SHIFTS
+from concordfl.study.cells import cells
+from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
 METHODS = ("fedgmm", "fedem", "fedavg")
@@ -31,7 +32,11 @@ FALSE_ALARM = 0.05
 Row = list[str]
 
 
-def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default and never changes it
+def main(
+    set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
+    keep: KeepOption = False,
+    fresh: FreshOption = False,
+) -> None:
     table = Table(
         title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left"
     )
@@ -39,26 +44,23 @@ def main(set: SetOption = []) -> None:  # noqa: B006 - typer reads the default a
         table.add_column(
             column, justify="left" if column in ("novel", "method", "score") else "right"
         )
-    for name, rows in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
-        for method in METHODS:
-            for row in _kept(name, method, set, rows):
-                table.add_row(*row)
-    Console(width=140).print(table)
+    notes: list[str] = []
+    for name, look in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
+        file = HERE / f"{name}.toml"
+        given = configuration.override(configuration.read_table(file), set)
+        measured = measure(
+            cells(given, METHODS, [0]), file, "novelty", list[Row], look, keep=keep, fresh=fresh
+        )
+        for row in (row for rows in measured.figures.values() for row in rows):
+            table.add_row(*row)
+        notes += [f"{name}: {note}" for note in measured.notes]
+    console = Console(width=140)
+    console.print(table)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-def _kept(
-    name: str, method: str, overrides: list[str], rows: Callable[[str, FinishedRun], list[Row]]
-) -> list[Row]:
-    """Rows of the table, from `experiments/results` if they are there."""
-    file = HERE / f"{name}.toml"
-    table = configuration.override(configuration.read_table(file), overrides)
-    found: list[Row] = measured(
-        file, cells(table, [method], [0])[method, 0], "novelty", lambda run: rows(method, run)
-    )
-    return found
-
-
-def _unseen(method: str, finished: FinishedRun) -> list[Row]:
+def _unseen(finished: FinishedRun) -> list[Row]:
     """Section 4.5: the digit 1, and familiar digits under permuted labels, against the official
     test images of the others.
     """
@@ -68,11 +70,11 @@ def _unseen(method: str, finished: FinishedRun) -> list[Row]:
         everything.take(np.flatnonzero(everything.y == 1)),
     )
     permuted = Arrays(seen.x, _derangement(seen.y))
-    unseen = _compare(["digit 1", method], finished, seen, ones, [False])
-    return unseen + _compare(["permuted labels", method], finished, seen, permuted, [True])
+    unseen = _compare("digit 1", finished, seen, ones, [False])
+    return unseen + _compare("permuted labels", finished, seen, permuted, [True])
 
 
-def _out_of_domain(method: str, finished: FinishedRun) -> list[Row]:
+def _out_of_domain(finished: FinishedRun) -> list[Row]:
     """Table 4: the clients' own test images, against the same images at half size, turned by 90
     degrees and mirrored.
     """
@@ -84,7 +86,7 @@ def _out_of_domain(method: str, finished: FinishedRun) -> list[Row]:
     novel = familiar
     for shift in (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]()):
         novel = shift.change(novel, federation.num_classes, Key(0), Key(0))
-    return _compare(["scaled, turned, mirrored", method], finished, familiar, novel, [True, False])
+    return _compare("scaled, turned, mirrored", finished, familiar, novel, [True, False])
 
 
 def _derangement(labels: np.ndarray) -> np.ndarray:
@@ -95,14 +97,15 @@ def _derangement(labels: np.ndarray) -> np.ndarray:
 
 
 def _compare(
-    names: list[str], finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
+    what: str, finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
 ) -> list[Row]:
     """A row for every score that the method has: with and without labels, and of those that know
     p(y|x) that alone.
     """
     both = [
-        finished.examples(arrays) for arrays in (familiar, novel)
+        finished.preprocessing.to_examples(arrays) for arrays in (familiar, novel)
     ]  # embedded once, whatever is asked of them
+    names = [what, finished.summary["algorithm"]]
     rows = []
     for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:
         seen, unseen = (score_examples(finished, examples, known, FALSE_ALARM) for examples in both)

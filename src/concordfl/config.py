@@ -15,17 +15,17 @@ from torch import nn
 
 from . import models
 from .algorithms import ALGORITHMS
-from .core import Algorithm, SettingError, Settings, Training
+from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
 from .core.own_code import names_own_code
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
-from .data.datasets import DATASETS
+from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
-SECTIONS = ("run", "data", "scenario", "model", "training", "algorithm")
+SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
 MAX_FILE_BYTES = 10**7
@@ -58,6 +58,7 @@ class Config:
     scenario: Scenario
     model: ModelChoice
     training: Training
+    aggregation: Aggregation
     algorithm: Algorithm
 
     @classmethod
@@ -70,12 +71,14 @@ class Config:
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
         model = {"name": "mlp", **table.get("model", {})}
+        data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
-            data=_choose(_data_table(table.get("data", {})), "name", DATASETS, "data"),
-            scenario=_scenario(table.get("scenario", {}), table.get("data", {})),
+            data=data,
+            scenario=_scenario(table.get("scenario", {}), data),
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
+            aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
             algorithm=_choose(
                 {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
             ),
@@ -94,6 +97,7 @@ class Config:
             "scenario": scenario,
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
+            "aggregation": self.aggregation.to_table(),
             "algorithm": _named(self.algorithm, "name", ALGORITHMS),
         }
 
@@ -248,11 +252,11 @@ def _named(settings: Settings, key: str, registry: Mapping[str, type[Any]]) -> d
 
 def _data_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """A user's own data need no name: `folder` or `table` says it."""
-    own = next((kind for kind in ("folder", "table") if kind in table), "digits")
-    return {"name": own, **table}
+    name = next((key for key in OWN_DATA if key in table), DEFAULT_DATASET)
+    return {"name": name, **table}
 
 
-def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
+def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
     table = dict(given)
     name = table.pop("name", None)
     if name is not None:
@@ -261,8 +265,7 @@ def _scenario(given: Mapping[str, Any], data: Mapping[str, Any]) -> Scenario:
                 f"scenario.name must be a known name, got {received(name)}{_nearest(name, NAMED)}"
             )
         table = NAMED[name] | table
-    own = _data_table(data)["name"] in ("folder", "table", "heart-disease")
-    values = {"partition": {"kind": "natural"} if own else {"kind": "iid"}, **table}
+    values = {"partition": {"kind": "natural" if data.has_clients else "iid"}, **table}
     values["partition"] = _choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
     if values["partition"].needs_clients:
         values.setdefault("clients", 10)

@@ -2,32 +2,31 @@
 together.
 """
 
-import os
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from . import config as configuration
 from .algorithms import ALGORITHMS
 from .config import Config
-from .core import Client, Key, Model, SettingError
+from .core import Algorithm, Key, Model, SettingError
 from .data import Federation
-from .engine.executors import Executor, Processes, Serial, Workplace
+from .engine.checkpoint import Progress, check_identity
+from .engine.choice import Choice, choose
+from .engine.executors import Executor
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
+from .engine.roster import Roster
+from .engine.setup import Setup
+from .revision import code_revision
 from .scenarios import build_federation
-
-# seconds of training below which worker processes do not repay their start
-WORTH_STARTING_WORKERS = 10.0
-TRIAL_STEPS = 3
 
 Observer = Callable[[Event], None]
 
@@ -40,6 +39,14 @@ class Result:
     records: list[dict[str, Any]]
     folder: Path | None
     server: Any
+    # figures by evaluated round and client, of a run without a folder
+    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def clients(self) -> dict[str, dict[str, Any]]:
+        """The figures of every client in the last round, by its id."""
+        if self.folder is not None:
+            return RunFolder.open(self.folder).read_client_rows(self.summary["rounds"])
+        return dict(self.client_rows[self.summary["rounds"]])
 
     @property
     def accuracy(self) -> float:
@@ -47,14 +54,6 @@ class Result:
         predicts labels.
         """
         return float(self.summary["final"]["local_accuracy"])
-
-
-class Choice(NamedTuple):
-    """An executor, and why it was chosen."""
-
-    name: str
-    workers: int
-    reason: str
 
 
 def run(
@@ -140,6 +139,19 @@ def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int)
     )
 
 
+def make_setup(settings: Config, model: Model, num_classes: int) -> Setup:
+    """What every node of the run is configured with."""
+    return Setup(
+        settings.algorithm,
+        model,
+        settings.training,
+        num_classes,
+        settings.run.seed,
+        settings.aggregation,
+        settings.run.on_error,
+    )
+
+
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
@@ -149,132 +161,85 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     if recorded is not None:
         settings = replace(settings, run=replace(settings.run, device=recorded["device"]))
     federation = make_federation(settings)
-    settings.run.cohort_size(len(federation.participants))  # refuse before any work is done
+    _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
+    setup = make_setup(settings, model, federation.num_classes)
+    identity = {} if folder is None else _identify(folder, federation)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
     else:
-        choice = choose_executor(settings, federation, model)
-        if folder is not None:
-            folder.write_executor({**choice._asdict(), "device": model.device.type})
-    with _executor(choice, settings, federation, model) as executor:
-        experiment = Experiment(
-            settings.algorithm,
-            model,
-            federation,
-            settings.training,
-            settings.run,
-            executor,
-            folder,
-            observe,
-        )
+        choice = choose(setup, federation, settings.run)
+    if folder is not None and recorded is None:
+        folder.write_executor({**choice._asdict(), "device": model.device.type})
+    with closing(choice.make(setup, federation, settings.run, folder)) as executor:
+        roster = Roster.from_federation(federation, model)
+        experiment = Experiment(setup, roster, settings.run, executor, folder, observe, identity)
         progress = experiment.restore()
         set_up = time.monotonic() - began
         experiment.run(progress)
-        summary = {
-            "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
-            **experiment.summary(progress),
-            "executor_reason": choice.reason,
-            "task": {
-                "input_shape": list(federation.input_shape),
-                "num_classes": federation.num_classes,
-            },
-            "preprocessing": dict(federation.notes),
-            "groups": {id: dict(groups) for id, groups in federation.groups.items()},
-            "versions": versions(),
-        }
+        summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
-            folder.write_model("final", settings.algorithm.deployed(progress.server))
-            if (
-                progress.selected is not None and not settings.algorithm.personal
-            ):  # personal parts are the last round's
-                folder.write_model(
-                    "selected", settings.algorithm.deployed(progress.selected.server)
-                )
-            for id in federation.participants if settings.algorithm.personal else ():
-                if (state := progress.states.get(id)) is not None:
-                    folder.write_client_state(id, state)
+            _write_models(folder, settings.algorithm, progress, executor)
             folder.write_summary(summary)
-    return Result(
-        summary, experiment.records, None if folder is None else folder.path, progress.server
-    )
+    path = None if folder is None else folder.path
+    return Result(summary, experiment.records, path, progress.server, experiment.client_rows)
 
 
-def choose_executor(settings: Config, federation: Federation, model: Model) -> Choice:
-    """The executor asked for; `auto` takes worker processes where the work repays their start."""
-    plan = settings.run
-    workers = plan.workers or os.cpu_count() or 1
-    if sys.platform == "win32":
-        workers = min(workers, 30)  # Windows waits for at most 63 handles, two per worker
-    if plan.executor == "serial" or (plan.executor == "auto" and model.device.type != "cpu"):
-        return Choice(
-            "serial", 1, "asked for" if plan.executor == "serial" else f"device is {model.device}"
+def _require_figures(settings: Config, federation: Federation) -> None:
+    """A run that could not be evaluated, or whose cohort is too large, is refused."""
+    settings.run.cohort_size(len(federation.participants))
+    if len(federation.without_test()) == len(federation.participants) and not federation.held_out:
+        raise SettingError(
+            "scenario.split must leave test examples to at least one client, got "
+            f"{list(settings.scenario.split)}"
         )
-    if plan.executor == "processes":
-        if model.device.type != "cpu":
-            raise SettingError(
-                "run.executor must be 'serial' on a GPU, got 'processes' with device "
-                f"{model.device}"
-            )
-        return Choice("processes", workers, "asked for")
-    if workers == 1:
-        return Choice("serial", 1, "one core")
-    seconds = _estimate_seconds(settings, federation, model)
-    if seconds < WORTH_STARTING_WORKERS:
-        return Choice(
-            "serial", 1, f"about {seconds:.1f} s of training, too short for worker processes"
-        )
-    return Choice(
-        "processes", workers, f"about {seconds:.0f} s of training in one process, {workers} workers"
-    )
 
 
-def _estimate_seconds(settings: Config, federation: Federation, model: Model) -> float:
-    """Training time in one process, from a few steps on the first client.
-
-    The choice changes no result.
-    """
-    id = federation.participants[0]
-    client = Client(
-        id,
-        federation.splits(id).train,
-        num_classes=federation.num_classes,
-        model=model,
-        training=settings.training,
-        seed=0,
-        round=0,
-    )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        client.fit(model.init(0), steps=1)
-        began = time.perf_counter()
-        client.fit(model.init(0), steps=TRIAL_STEPS)
-        per_step = (time.perf_counter() - began) / TRIAL_STEPS
-    finally:
-        torch.set_num_threads(threads)
-    steps = sum(
-        -(-federation.size(id) // settings.training.batch_size) for id in federation.participants
-    )
-    share = settings.run.cohort_size(len(federation.participants)) / len(federation.participants)
-    return per_step * steps * settings.training.epochs * settings.run.rounds * share
+def _identify(folder: RunFolder, federation: Federation) -> dict[str, str]:
+    """What a run must be resumed with; recorded when it begins, with who takes part."""
+    identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
+    recorded = folder.read_federation()
+    if recorded is None:
+        folder.write_federation({"identity": identity, **federation.describe()})
+    else:
+        check_identity(folder.path, recorded["identity"], identity)
+    return identity
 
 
-@contextmanager
-def _executor(
-    choice: Choice, settings: Config, federation: Federation, model: Model
-) -> Iterator[Executor]:
-    materials = (model, federation, settings.training, settings.run.seed)
-    executor: Executor = (
-        Serial(Workplace(*materials))
-        if choice.name == "serial"
-        else Processes(*materials, workers=choice.workers)
-    )
-    try:
-        yield executor
-    finally:
-        executor.close()
+def _summarise(
+    settings: Config,
+    federation: Federation,
+    experiment: Experiment,
+    progress: Progress,
+    choice: Choice,
+) -> dict[str, Any]:
+    return {
+        "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
+        **experiment.summary(progress),
+        "executor_reason": choice.reason,
+        "task": {
+            "input_shape": list(federation.input_shape),
+            "num_classes": federation.num_classes,
+        },
+        "preprocessing": federation.preprocessing.to_record(),
+        "clients_without_test": len(federation.without_test()),
+        "damaged_checkpoints": list(experiment.problems),
+        "versions": versions(),
+    }
+
+
+def _write_models(
+    folder: RunFolder, algorithm: Algorithm, progress: Progress, executor: Executor
+) -> None:
+    """What is deployed: the run's model, and of personal methods every client's part."""
+    folder.write_model("final", algorithm.deployed(progress.server))
+    if not algorithm.personal:
+        if progress.selected is not None:
+            folder.write_model("selected", algorithm.deployed(progress.selected.server))
+        return
+    for id, state in executor.personal_parts():  # of the last round: others are not kept
+        folder.write_client_state(id, state)
 
 
 def _device(name: str) -> str:
@@ -293,8 +258,10 @@ def _device(name: str) -> str:
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
+    revision = code_revision()
     return {
         "concordfl": version("concordfl"),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **({} if revision is None else {"revision": revision}),
     }

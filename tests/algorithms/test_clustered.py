@@ -47,7 +47,7 @@ def finished(method, data, rounds, training=TRAINING, seed=0, network="linear"):
 
 
 def agreement(made):
-    found = made.records[-1]["inspect"]
+    found = toys.rows(made)
     ids = made.federation.participants
     return adjusted_rand_score(
         [made.federation.groups[id]["concept"] for id in ids],
@@ -121,8 +121,8 @@ def test_cfl_leaves_pairs_alone():
 
 def test_an_empty_ifca_cluster_keeps_its_model():
     made, progress = finished(IFCA(num_models=4), concepts(clients=3, count=1), 3)
-    taken = {made.records[-1]["inspect"][id]["group"] for id in made.federation.participants}
-    start = {k: made.model.init(0, index=k) for k in range(4)}
+    taken = {toys.rows(made)[id]["group"] for id in made.federation.participants}
+    start = {k: made.setup.model.init(0, index=k) for k in range(4)}
     kept = [k for k in range(4) if tree.equal(progress.server[k], start[k])]
     assert kept
     assert not taken & set(kept)
@@ -160,12 +160,12 @@ def test_fedsoft_importance_is_the_share_of_examples_that_a_cluster_fits_best():
     data = concepts()
     made, progress = finished(FedSoft(num_models=3), data, 6)
     id = data.participants[0]
-    client = toys.client(data.splits(id).train, made.model, classes=CLASSES)
+    client = toys.client(data.splits(id).train, made.setup.model, classes=CLASSES)
     found = made.algorithm._importance(client, progress.server)
     losses = torch.stack([client.losses(params) for params in progress.server.values()])
     share = np.bincount(losses.argmin(0).numpy(), minlength=3) / client.size
     assert np.allclose(found.numpy(), np.maximum(share, 1e-4))
-    state = tree.unpack(progress.states.get(id))
+    state = toys.state(made, id)
     assert state["estimated"] == 4  # of rounds 0 to 5: 0, 2 and 4
     assert made.records[-1]["local"]["accuracy"] > 0.9
 
@@ -177,13 +177,13 @@ def test_fedsoft_pulls_to_the_centres():
     data = concepts(clients=3)
     near, far = (
         finished(FedSoft(num_models=2, penalty=penalty), data, 1, Training(lr=0.01, batch_size=16))[
-            1
+            0
         ]
         for penalty in (50.0, 0.0)
     )
 
-    def distance(progress):
-        state = tree.unpack(progress.states.get("c00"))
+    def distance(made):
+        state = toys.state(made, "c00")
         start = {k: toys.model_for(FedSoft(), data, "linear").init(0, index=k) for k in range(2)}
         shares = state["importance"] / state["importance"].sum()
         middle = {
@@ -215,15 +215,15 @@ def test_fedsoft_draws_clients_by_their_importance():
     their models.
     """
     data = concepts(clients=12)
-    made, progress = finished(FedSoft(num_models=3, drawn=3), data, 12)
-    told = {id: tree.unpack(progress.states.get(id))["importance"] for id in data.participants}
+    made, _ = finished(FedSoft(num_models=3, drawn=3), data, 12)
+    told = {id: toys.state(made, id)["importance"] for id in data.participants}
     drawn_by = made.algorithm._draw(told, Key(0))
     assert sorted(k for names in drawn_by.values() for k in names) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert all(told[id][k] > 0.1 for id, names in drawn_by.items() for k in names)
     assert made.records[-1]["local"]["accuracy"] > 0.9
 
-    _, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
-    models = [tree.unpack(everyone.states.get(id))["model"] for id in data.participants]
+    made, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
+    models = [toys.state(made, id)["model"] for id in data.participants]
     for centre in everyone.server.values():
         assert all(
             torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6)

@@ -12,8 +12,10 @@ import torch
 import toys
 from concordfl import Algorithm
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import tree
+from concordfl.core import Predictor, tree
 from concordfl.data import Arrays, Federation
+from concordfl.engine.client_states import MemoryStates
+from concordfl.engine.evaluate import EVALUATION_STEPS
 from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
@@ -28,7 +30,7 @@ METHODS: dict[str, Algorithm] = {
     name: kind(**SHORT) if name.startswith("fedconcat") else kind()
     for name, kind in ALGORITHMS.items()
 } | {"toy": toys.Toy(), "cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
-PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0)
+PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0, noise_seed=0)
 
 
 @pytest.fixture(params=METHODS)
@@ -124,26 +126,24 @@ def test_one_example_per_client(method):
         assert summary["final"]["local_accuracy"] in (0, 1 / 3, 2 / 3, 1)
 
 
-class Kept:
-    """States that go no further."""
-
-    def __init__(self, states):
-        self.get, self.new = states.get, {}
-
-    def put(self, id, state):
-        self.new[id] = state
-
-
 class Watched(Serial):
-    """Keeps what every client was told, had, and said."""
+    """Keeps what every client was asked, had before and after, and answered by itself."""
 
-    def perform(self, job, states):
-        before = {id: states.get(id) for id in job.ids}
-        after = Kept(states)
-        individual = super().perform(job._replace(additive=False), after)
-        if job.task.step != "evaluate":
-            self.seen.append((job, before, after.new, individual))
-        return super().perform(job, states)
+    def perform(self, order):
+        if order.step in EVALUATION_STEPS:
+            return super().perform(order)
+        before = {id: self.states.get(id) for id in order.clients}
+        node, states = self._node, MemoryStates()
+        for id, state in before.items():
+            if state is not None:
+                states.put(id, state)
+        states.commit()
+        node._states = states
+        individual = node.perform(order._replace(wanted="replies"))
+        after = {id: states.get(id) for id in order.clients}
+        node._states = self.states
+        self.seen.append((order, before, after, individual))
+        return super().perform(order)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_private_state_is_in_no_reply(watched):
     made, _, seen = watched
     for _, before, after, outcome in seen:
         for id, reply in outcome.value.items():
-            kept = before[id] or after.get(id)
+            kept = before[id] or after[id]
             state = tree.unpack(kept) if kept else {}
             for private in tensors(
                 {
@@ -184,10 +184,10 @@ def test_counted_bytes_are_those_of_the_trees(watched):
     _, progress, seen = watched
     up = sum(tree.num_bytes(reply) for _, _, _, outcome in seen for reply in outcome.value.values())
     down = sum(
-        tree.num_bytes(job.broadcast) * len(job.ids)
-        if job.each is None
-        else sum(map(tree.num_bytes, job.each.values()))
-        for job, _, _, _ in seen
+        tree.num_bytes(order.broadcast) * len(order.clients)
+        if order.each is None
+        else sum(map(tree.num_bytes, order.each.values()))
+        for order, _, _, _ in seen
     )
     published = sum(
         size * len(progress.publications.delivered[name])
@@ -200,8 +200,8 @@ def test_trees_serialise(watched):
     _, progress, seen = watched
     for value in (
         progress.server,
-        *(job.broadcast for job, _, _, _ in seen),
-        *(outcome.value for _, _, _, outcome in seen),
+        *(order for order, _, _, _ in seen),
+        *(outcome for _, _, _, outcome in seen),
     ):
         assert tree.pack(tree.unpack(tree.pack(value))) == tree.pack(value)
 
@@ -215,21 +215,22 @@ def test_predictions_are_probabilities(watched, method):
         cases += [(id, True) for id in made.federation.held_out]
     for id, new in cases:
         splits = made.federation.splits(id)
+        packed = None if new else made.executor.states.get(id)
         client = toys.Client(
             id,
             splits.train,
             num_classes=3,
-            model=made.model,
-            training=made.training,
+            model=made.setup.model,
+            training=made.setup.training,
             seed=0,
             round=3,
             published=lambda name: tree.unpack(progress.publications.data[name]),
+            has_state=packed is not None,
         )
         message = method.message(progress.server, None if new else id)
-        state = None if new else progress.states.get(id)
-        start = method.init_client(client, message) if state is None else tree.unpack(state)
-        adapted = method.adapt(client, start, message, new=new)
-        probabilities = method.predict(client, adapted, message, splits.test)
+        state = None if packed is None else tree.unpack(packed)
+        predictor = Predictor.prepare(method, client, state, message, new=new)
+        probabilities = predictor.probabilities(splits.test)
         assert probabilities.shape == (len(splits.test), 3)
         assert probabilities.min() >= 0
         assert torch.allclose(

@@ -16,6 +16,7 @@ from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
 from concordfl.core import tree
 from concordfl.data import Arrays, Federation
 from concordfl.data.datasets import DATASETS
+from concordfl.engine.evaluate import EVALUATION_STEPS
 from concordfl.engine.plan import Plan
 from concordfl.models import make_builder
 from concordfl.scenarios import PARTITIONS, Scenario, build_federation
@@ -98,13 +99,11 @@ def spy(made):
     kept = {}
     perform = made.executor.perform
 
-    def watched(job, states):
-        outcome = (
-            perform(job._replace(additive=False), states) if job.task.step != "evaluate" else None
-        )
-        if outcome is not None:
-            kept.setdefault(job.task.step, []).append(outcome.value)
-        return perform(job, states)
+    def watched(order):
+        if order.step not in EVALUATION_STEPS:
+            replies = perform(order._replace(wanted="replies")).value
+            kept.setdefault(order.step, []).append(replies)
+        return perform(order)
 
     made.executor.perform = watched
     return kept
@@ -127,9 +126,9 @@ def test_inferred_labels_are_close_to_the_true_ones_and_none_leave_the_client():
     made.play(made.turns[0], progress)
     assert set(replies) == {"train"}  # no step tells labels
     trained = {id: reply[0] for id, reply in replies["train"][0].items()}
-    assert all(set(reply.total) == set(made.model.names) for reply in trained.values())
+    assert all(set(reply.total) == set(made.setup.model.names) for reply in trained.values())
     inferred = method._inferred(
-        trained, made.model.init(0), made._assemble(made.turns[0], progress)
+        trained, made.setup.model.init(0), made._assemble(made.turns[0], progress)
     )
     truth = {
         id: np.bincount(data.splits(id).train.y, minlength=10) / data.size(id)
@@ -144,7 +143,7 @@ def test_inference_against_the_formulas():
         FedConcat(), data, plan=Plan(rounds=1), training=Training(lr=0.1, batch_size=8, epochs=2)
     )
     cohort = made._assemble(made.turns[0], made.start())
-    start, after = made.model.init(0), made.model.init(1)
+    start, after = made.setup.model.init(0), made.setup.model.init(1)
     found = FedConcat(infer="bias")._inferred({"a": tree.weighted(after, 40)}, start, cohort)["a"]
     b0, b1 = start["head.bias"].double().numpy(), after["head.bias"].double().numpy()
     shares = np.maximum(np.exp(b0) / np.exp(b0).sum() + (b1 - b0) / (2 * 5 * 0.1), 0)
@@ -154,14 +153,14 @@ def test_inference_against_the_formulas():
     )["a"]
     inputs = cohort.random("inputs").normal((70, 8)).float()
     assert np.allclose(
-        found, made.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6
+        found, made.setup.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6
     )
 
 
 def test_noise_on_the_label_shares():
     data = skewed(clients=30)
     method = FedConcat(epsilon=2.5, encoder_rounds=1, head_rounds=1)
-    made = toys.experiment(method, data, plan=Plan(rounds=1))
+    made = toys.experiment(method, data, plan=Plan(rounds=1, noise_seed=0))
     replies = spy(made)
     made.play(made.turns[0], made.start())
     (told,) = replies["tell_labels"]
@@ -182,7 +181,7 @@ def test_counted_bytes_are_the_formula(method):
         ),
         data,
     )
-    n, w = 12, made.model.num_parameters
+    n, w = 12, made.setup.model.num_parameters
     bias, weight = CLASSES, CLASSES * 8  # the mlp of the toys has a width of 8
     h = bias + weight
     numbers = n * (2 * w * encoder_rounds + k * (w - h) + 2 * (k * weight + bias) * head_rounds)
@@ -213,9 +212,9 @@ def test_no_encoder_is_run_in_the_head_stage(monkeypatch):
         plan=Plan(rounds=1, evaluate_every=1),
     )
     calls = []
-    features = made.model.features
+    features = made.setup.model.features
     monkeypatch.setattr(
-        made.model,
+        made.setup.model,
         "features",
         lambda params, inputs: calls.append(len(inputs)) or features(params, inputs),
     )
@@ -240,7 +239,7 @@ def test_the_head_is_softmax_regression_on_the_features():
     made, progress = play(method, data, Training(lr=0.1, batch_size=1000))
     client = toys.client(
         data.splits("c00").train,
-        made.model,
+        made.setup.model,
         classes=CLASSES,
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
@@ -261,11 +260,13 @@ def test_a_head_from_the_clusters_sums_their_logits():
     head = method._first_head(progress.server["models"], made._assemble(made.turns[-2], progress))
     examples = data.splits("all").test
     client = toys.client(
-        examples, made.model, published=lambda name: tree.unpack(progress.publications.data[name])
+        examples,
+        made.setup.model,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     ours = F.linear(method.features(client, examples), **head)
     each = [
-        made.model.logits(params, examples.inputs())
+        made.setup.model.logits(params, examples.inputs())
         for params in progress.server["models"].values()
     ]
     assert torch.allclose(ours, torch.stack(each).sum(0), atol=1e-4)
@@ -299,14 +300,14 @@ def test_an_equal_average_of_heads():
                 id,
                 data.splits(id).train,
                 num_classes=CLASSES,
-                model=made.model,
-                training=made.training,
+                model=made.setup.model,
+                training=made.setup.training,
                 seed=0,
                 round=0,
                 **published,
             )
             _, reply = method.train_on_features(client, {}, start)
-            for name, value in reply.mean().items():
+            for name, value in toys.sent(reply).mean().items():
                 expected[name] += value * weight / sum(weights.values())
         for name, value in expected.items():
             assert torch.allclose(progress.server["head"][name], value, atol=1e-6)
@@ -494,4 +495,4 @@ def test_a_stage_that_training_builds_on_is_asked_again():
 
 def test_one_cluster_is_saved_as_the_plain_network():
     made, progress = play(FedConcat(clusters=1, encoder_rounds=1, head_rounds=1), skewed())
-    assert set(made.algorithm.deployed(progress.server)) == set(made.model.names)
+    assert set(made.algorithm.deployed(progress.server)) == set(made.setup.model.names)

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 import toys
-from concordfl import SettingError, Training
+from concordfl import SettingError, Total, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
 from concordfl.algorithms.fedconceptem import log_prior
 from concordfl.core import tree
@@ -47,7 +47,13 @@ def concepts(clients=12, examples=40, seed=0):
 
 def visitor(made, id, examples):
     return toys.Client(
-        id, examples, num_classes=4, model=made.model, training=made.training, seed=0, round=0
+        id,
+        examples,
+        num_classes=4,
+        model=made.setup.model,
+        training=made.setup.training,
+        seed=0,
+        round=0,
     )
 
 
@@ -132,7 +138,7 @@ def test_against_an_independent_em(with_prior):
     data = concepts(clients=6, examples=25)
     method = FedConceptEM() if with_prior else FedEM()
     made = toys.experiment(method, data, plan=Plan(rounds=8), training=FULL, network="linear")
-    start = {k: made.model.init(0, index=k) for k in range(3)}
+    start = {k: made.setup.model.init(0, index=k) for k in range(3)}
     server = made.run(made.start()).server
     models = server["models"] if with_prior else server
     for k, (weight, bias) in enumerate(numpy_em(data, start, 8, 0.05, with_prior)):
@@ -161,8 +167,9 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
     objective = []
     for _ in range(25):
         state, reply = method.train(client, state, message)
+        models = toys.sent(reply)["models"]
         omega = torch.stack([state["gamma"][i] for i in range(k)], 1).mean(0)
-        message = {**message, "models": {i: reply["models"][i].mean() for i in range(k)}}
+        message = {**message, "models": {i: models[i].mean() for i in range(k)}}
         evidence = (-client.losses_each(message["models"]).double()).exp() / prior[:, y].T.double()
         objective.append(float((evidence * omega).sum(1).log().mean()))
     assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(objective))
@@ -233,7 +240,7 @@ def test_concepts_are_found_where_em_follows_labels():
             method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
         )
         toys.result(made)
-        found = [made.records[-1]["inspect"][id]["group"] for id in data.participants]
+        found = [toys.rows(made)[id]["group"] for id in data.participants]
         return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
 
     scores = [agreement(FedConceptEM(), seed) for seed in range(5)]
@@ -244,11 +251,11 @@ def test_concepts_are_found_where_em_follows_labels():
 # --- sums only, and they are right ----------------------------------------------------------------
 
 
-def reports(progress):
+def reports(made, progress):
     """Σ over clients of what each remembers as counted, for the models that are still there."""
     total = {k: torch.zeros(3, dtype=torch.float64) for k in progress.server["models"]}
-    for id in progress.states.ids():
-        counted = tree.unpack(progress.states.get(id))["counted"]
+    for id in made.executor.states.ids():
+        counted = toys.state(made, id)["counted"]
         total = {k: table + counted[k] for k, table in total.items()}
     return total
 
@@ -274,8 +281,8 @@ def test_totals_are_the_last_counted_reports_of_all_clients(noise, tmp_path):
             made.run(made.restore())
         made = toys.experiment(method, plan=plan, folder=folder)
         progress = made.run(made.restore())
-    assert close(progress.server["totals"], reports(progress))
-    prior = {k: log_prior(table) for k, table in reports(progress).items()}
+    assert close(progress.server["totals"], reports(made, progress))
+    prior = {k: log_prior(table) for k, table in reports(made, progress).items()}
     assert all(torch.allclose(progress.server["log_prior"][k], prior[k], atol=1e-9) for k in prior)
 
 
@@ -285,15 +292,15 @@ def test_a_refused_reply_is_never_subtracted(monkeypatch):
     def train(self, client, state, message):
         after, reply = real(self, client, state, message)
         if client.id == "client-1" and client.round % 2:
-            reply = tree.map(lambda leaf: leaf * float("nan"), reply)
+            reply = Total(tree.map(lambda leaf: leaf * float("nan"), toys.sent(reply)))
         return after, reply
 
     train.is_client_step = True
     monkeypatch.setattr(FedConceptEM, "train", train)
     made = toys.experiment(FedConceptEM(), plan=Plan(rounds=7))
     progress = made.run(made.start())
-    assert progress.refused == 3
-    assert close(progress.server["totals"], reports(progress))
+    assert progress.missing == {"refused": 3}
+    assert close(progress.server["totals"], reports(made, progress))
 
 
 def test_the_server_never_holds_a_single_clients_table():
@@ -304,7 +311,7 @@ def test_the_server_never_holds_a_single_clients_table():
 def test_noise_is_added_before_the_table_leaves():
     data = toys.federation(clients=1)
     model = toys.model_for(FedConceptEM(), data, hidden=[8])
-    client = toys.client(data.splits("client-0").train, model)
+    client = toys.client(data.splits("client-0").train, model, secret=0)
 
     def table(noise):
         method = FedConceptEM(noise=noise)
@@ -312,13 +319,8 @@ def test_noise_is_added_before_the_table_leaves():
             "models": {k: model.init(0, k) for k in range(3)},
             "log_prior": {k: torch.zeros(3).double() for k in range(3)},
         }
-        return torch.stack(
-            list(
-                method.train(client, method.init_client(client, message), message)[1][
-                    "change"
-                ].values()
-            )
-        )
+        _, reply = method.train(client, method.init_client(client, message), message)
+        return torch.stack(list(toys.sent(reply)["change"].values()))
 
     clean, noisy = table(0.0), table(50.0)
     assert clean.sum().item() == pytest.approx(client.size)
@@ -331,7 +333,7 @@ def test_noise_is_added_before_the_table_leaves():
 def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
     data = concepts(clients=12)
     method = FedConceptEM(num_models=6, adaptive=True, threshold=0.1, tolerance=0.05, patience=2)
-    plan = Plan(rounds=40, cohort=5, evaluate_every=40)
+    plan = Plan(rounds=40, cohort=5, evaluate_every=1)
     made = toys.experiment(
         method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
     )
@@ -344,13 +346,15 @@ def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
         == set(progress.server["log_prior"])
         == set(progress.server["totals"])
     )
-    assert all(len(shares) == 6 for shares in progress.server["shares"][: removed[0][1] + 1])
+    shares = [record["server"]["shares"] for record in made.records]
+    assert all(len(found) == 6 for found in shares[: removed[0][1] + 1])
+    assert set(progress.server["models"]) <= set(progress.server["shares"])
     total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
-    for id in progress.states.ids():
-        counted = tree.unpack(progress.states.get(id))["counted"]
+    for id in made.executor.states.ids():
+        counted = toys.state(made, id)["counted"]
         total = {k: table + counted[k] for k, table in total.items()}
     assert close(progress.server["totals"], total)
-    weights = made.records[-1]["inspect"]["client-00"]["weights"]
+    weights = toys.rows(made)["client-00"]["weights"]
     assert sum(weights.values()) == pytest.approx(1)
     assert set(weights) == {str(k) for k in progress.server["models"]}
 
@@ -367,7 +371,7 @@ def test_a_client_that_was_away_finds_its_weights_among_what_is_left():
         state, _ = method.train(client, method.init_client(client, six), six)
         two = {name: {k: six[name][k] for k in (1, 4)} for name in six}
         state, reply = method.train(client, state, two)
-        assert set(state["gamma"]) == set(reply["change"]) == {1, 4}
+        assert set(state["gamma"]) == set(toys.sent(reply)["change"]) == {1, 4}
         assert torch.allclose(
             state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double()
         )
@@ -417,8 +421,8 @@ def test_a_new_client_finds_the_model_of_its_concept():
             id + "-again",
             splits.test,
             num_classes=4,
-            model=made.model,
-            training=made.training,
+            model=made.setup.model,
+            training=made.setup.training,
             seed=0,
             round=0,
         )
@@ -447,8 +451,8 @@ def test_fine_tuning_is_for_participants_only():
         "new",
         data.splits("client-00").train,
         num_classes=4,
-        model=made.model,
-        training=made.training,
+        model=made.setup.model,
+        training=made.setup.training,
         seed=0,
         round=0,
     )

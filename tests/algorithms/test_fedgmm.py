@@ -108,11 +108,11 @@ def test_many_rounds_with_shared_weights_are_em_on_the_pooled_examples(kind, see
 def test_one_round_from_equal_weights_is_em_on_the_pooled_examples(kind):
     x, y = pooled(7)
     algorithm = FedGMMUnsupervised(embedding="identity", covariance_type=kind, regulariser=1e-3)
-    start, end, _, progress = played(algorithm, split_up(x, y, [10, 100]), rounds=1)
+    start, end, made, _ = played(algorithm, split_up(x, y, [10, 100]), rounds=1)
     _, means, covariances = by_scikit_learn(x, start, kind, 1e-3 * start["variance"], rounds=1)
     assert np.allclose(end["gaussians"].means, means, atol=1e-6)
     assert np.allclose(end["gaussians"].covariances, covariances, atol=1e-6)
-    own = [tree.unpack(progress.states.get(f"c{i}"))["pi"] for i in range(3)]
+    own = [toys.state(made, f"c{i}")["pi"] for i in range(3)]
     assert torch.allclose(end["pi"], torch.stack(own).mean(0))
 
 
@@ -138,12 +138,17 @@ def test_the_log_likelihood_never_falls(kind, seed):
 def _training_likelihood(made, progress, id):
     client = toys.client(
         made.federation.splits(id).train,
-        made.model,
+        made.setup.model,
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     message = made.algorithm.message(progress.server, id)
-    state = tree.unpack(progress.states.get(id))
+    state = toys.state(made, id)
     return float(made.algorithm.likelihood(client, state, message, client.examples).log_x.sum())
+
+
+def accuracies(made):
+    """Of the participants, one by one."""
+    return {id: row["accuracy"] for id, row in toys.rows(made).items() if not row["new"]}
 
 
 def test_with_one_gaussian_it_is_fedem():
@@ -156,7 +161,7 @@ def test_with_one_gaussian_it_is_fedem():
         for name, value in right[k].items():
             assert torch.allclose(left["models"][k][name], value, atol=1e-5)
     (mine,), (other,) = ours.records, theirs.records
-    assert mine["local"]["clients"]["accuracy"] == other["local"]["clients"]["accuracy"]
+    assert accuracies(ours) == accuracies(theirs)
     assert mine["global"]["loss"] == pytest.approx(other["global"]["loss"], abs=1e-5)
 
 
@@ -170,12 +175,12 @@ def test_prediction_is_equation_3():
     splits = made.federation.splits(id)
     client = toys.client(
         splits.train,
-        made.model,
+        made.setup.model,
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     message, state = (
         made.algorithm.message(progress.server, id),
-        tree.unpack(progress.states.get(id)),
+        toys.state(made, id),
     )
     x = splits.test.x.double()
     densities = torch.stack(
@@ -271,7 +276,7 @@ def test_new_clients_learn_their_weights_alone():
     splits = made.federation.splits("held-out")
     client = toys.client(
         splits.train,
-        made.model,
+        made.setup.model,
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     message = made.algorithm.message(progress.server, None)
@@ -333,7 +338,7 @@ def test_partial_participation_uses_the_cohort():
         alone.play(turn, twin)
     assert tree.equal(twin.server, progress.server)
     made.play(last, progress)
-    alone.population = asked
+    alone.roster = alone.roster._replace(population=asked)
     alone.cohort_size = len(asked)
     alone.play(last, twin)
     assert len(asked) == 2
@@ -346,8 +351,7 @@ def test_the_common_weights_are_the_mean_of_all_clients_last_ones():
         FedGMM(embedding="identity"), plan=Plan(rounds=12, cohort=2, dropout=0.2, evaluate_every=12)
     )
     progress = made.run(made.start())
-    states = [tree.unpack(progress.states.get(id)) for id in made.federation.participants]
-    own = [state["pi"] for state in states if state["met"]]
+    own = [toys.state(made, id)["pi"] for id in made.executor.states.ids()]
     assert len(own) >= 4
     assert torch.allclose(progress.server["pi"], torch.stack(own).mean(0), atol=1e-12)
 
@@ -355,8 +359,8 @@ def test_the_common_weights_are_the_mean_of_all_clients_last_ones():
 def test_who_misses_the_start_still_trains():
     plan = Plan(rounds=40, dropout=0.3, evaluate_every=40)
     made = toys.experiment(FedGMMUnsupervised(), toys.federation(clients=8), plan=plan)
-    progress = made.run(made.start())
-    assert all(tree.unpack(progress.states.get(id))["met"] for id in made.federation.participants)
+    made.run(made.start())
+    assert made.executor.states.ids() == list(made.federation.participants)
 
 
 def test_examples_that_are_all_alike():

@@ -33,7 +33,7 @@ def test_without_the_preference_loss_it_is_fedavg_to_the_bit(method):
     _, theirs = finished(FedAvg())
     assert tree.equal(tree.subset(ours.server, theirs.server), theirs.server)
     assert set(ours.server) - set(theirs.server) == {
-        name for name in made.model.names if name.startswith(("projection", "concepts"))
+        name for name in made.setup.model.names if name.startswith(("projection", "concepts"))
     }
 
 
@@ -54,10 +54,10 @@ def test_concepts_are_the_means_of_what_expresses_them():
     data = toys.federation(clients=3)
     method = FedVC(num_concepts=4, concept_dim=3)
     made, progress = finished(method, data, rounds=1, training=Training(lr=0.05, batch_size=100))
-    start = made.model.init(0)
+    start = made.setup.model.init(0)
     mass, total = torch.zeros(4), torch.zeros(4, 3)
     for id in data.participants:
-        client = toys.client(data.splits(id).train, made.model)
+        client = toys.client(data.splits(id).train, made.setup.model)
         z = method._project(client, start, client.examples)
         s = expressed(z, start["concepts"], torch.full((4,), 0.25), 0.1)
         v = s.mean(0)
@@ -65,30 +65,35 @@ def test_concepts_are_the_means_of_what_expresses_them():
             z, start["concepts"], v, 0.1
         )  # during training, with the client's new weights
         mass, total = mass + again.sum(0), total + again.T @ z
-        assert torch.allclose(tree.unpack(progress.states.get(id))["v"], v.double(), atol=1e-5)
+        assert torch.allclose(toys.state(made, id)["v"], v.double(), atol=1e-5)
     assert torch.allclose(progress.server["concepts"], total / mass[:, None], atol=1e-5)
 
 
 def test_smoothing_keeps_a_part_of_the_old_average():
     data = toys.federation(clients=1, examples=16)
     made = toys.experiment(FedVC(smoothing=0.2), data, training=Training(lr=1e-6, batch_size=8))
-    server = made.model.init(0)
-    client = toys.client(data.splits("client-0").train, made.model, Training(lr=1e-6, batch_size=8))
+    server = made.setup.model.init(0)
+    client = toys.client(
+        data.splits("client-0").train, made.setup.model, Training(lr=1e-6, batch_size=8)
+    )
     state, reply = FedVC(smoothing=0.2).train(client, FedVC().init_client(client, server), server)
+    sums = toys.sent(reply)["sums"]
     batches = client.fold(lambda seen, batch: [*seen, batch], [])
     kept, placed = torch.zeros(10), torch.zeros(10, 10)
     for batch in batches:
-        z = made.model.call(server, made.model.features(server, batch.x), part="projection")
+        z = made.setup.model.call(
+            server, made.setup.model.features(server, batch.x), part="projection"
+        )
         s = expressed(z, server["concepts"], state["v"], 0.1)
         kept, placed = 0.2 * kept + 0.8 * s.sum(0), 0.2 * placed + 0.8 * s.T @ z
-    assert torch.allclose(reply["sums"]["s"], kept, atol=1e-3)
-    assert torch.allclose(reply["sums"]["c"], placed, atol=1e-3)
+    assert torch.allclose(sums["s"], kept, atol=1e-3)
+    assert torch.allclose(sums["c"], placed, atol=1e-3)
 
 
 def test_a_new_client_without_examples_to_adapt_to():
     made, progress = finished(FedVC())
     some = made.federation.splits("client-0").train
-    client = toys.client(Examples(some.x[:0], some.y[:0]), made.model)
+    client = toys.client(Examples(some.x[:0], some.y[:0]), made.setup.model)
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, progress.server), progress.server, new=True
     )
@@ -150,7 +155,7 @@ def groups(clients=12, examples=40, seed=0):
 
 def spread_within(made, data):
     """Of the samples' estimates: their variance within clients, as a share of all of it."""
-    seen = [made.records[-1]["inspect"][id]["estimates"].numpy() for id in data.participants]
+    seen = [toys.rows(made)[id]["estimates"].numpy() for id in data.participants]
     return sum(part.var(0).sum() for part in seen) / len(seen) / np.concatenate(seen).var(0).sum()
 
 
@@ -159,7 +164,7 @@ def test_preferences_tell_groups_apart(kind):
     """And the preference loss draws a client's samples together: without it they spread wider."""
     data, training = groups(), Training(lr=0.05, momentum=0.9, batch_size=10, epochs=2)
     made, _ = finished(kind(similarity=1.0), data, rounds=25, training=training)
-    seen = made.records[-1]["inspect"]
+    seen = toys.rows(made)
     points = np.stack([seen[id]["preference"].numpy() for id in data.participants])
     found = KMeans(3, n_init=10, random_state=0).fit_predict(points)
     assert (
@@ -173,7 +178,7 @@ def test_preferences_tell_groups_apart(kind):
 
 def test_records_show_what_a_client_is_about():
     made, _ = finished(FedVC(num_concepts=4), rounds=2)
-    shown = made.records[-1]["inspect"]["client-2"]
+    shown = toys.rows(made)["client-2"]
     assert shown["typical"]["samples"].shape == shown["typical"]["expressed"].shape == (4, 3)
     assert float(shown["weights"].sum()) == pytest.approx(1, abs=1e-4)
     assert shown["estimates"].shape == (20, 10)

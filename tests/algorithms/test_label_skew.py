@@ -101,8 +101,8 @@ def test_moon_contrasts_with_the_received_and_the_last_model():
 def test_moon_remembers_its_own_model():
     made = toys.experiment(MOON(), plan=Plan(rounds=1))
     progress = made.run(made.start())
-    kept = tree.unpack(progress.states.get("client-0"))["last"]
-    assert set(kept) == set(made.model.names)
+    kept = toys.state(made, "client-0")["last"]
+    assert set(kept) == set(made.setup.model.names)
     assert not tree.equal(kept, progress.server)
 
 

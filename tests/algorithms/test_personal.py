@@ -32,6 +32,7 @@ def test_fedbn_without_normalisation_is_fedavg_to_the_bit():
     ours, theirs = finished(FedBN()), finished(FedAvg())
     assert tree.equal(ours[1].server, theirs[1].server)
     assert ours[0].records[-1]["local"] == theirs[0].records[-1]["local"]
+    assert toys.rows(ours[0]) == toys.rows(theirs[0])
 
 
 def test_fedbn_keeps_normalisation_layers_at_the_client():
@@ -42,9 +43,9 @@ def test_fedbn_keeps_normalisation_layers_at_the_client():
         "encoder.1.running_mean",
         "encoder.1.running_var",
     }
-    assert set(made.model.normalisation_names) == private
+    assert set(made.setup.model.normalisation_names) == private
     assert not private & set(progress.server)
-    states = [tree.unpack(progress.states.get(id))["layers"] for id in made.federation.participants]
+    states = [toys.state(made, id)["layers"] for id in made.federation.participants]
     assert all(set(state) == private for state in states)
     assert not tree.equal(states[0], states[1])
 
@@ -77,7 +78,7 @@ def test_fedbn_finds_layers_inside_residual_branches():
 def test_a_new_client_of_fedbn_estimates_its_statistics():
     made, progress = finished(FedBN(), network=OWN[0])
     splits = made.federation.splits("held-out")
-    client = toys.client(splits.train, made.model)
+    client = toys.client(splits.train, made.setup.model)
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, progress.server), progress.server, new=True
     )
@@ -90,9 +91,9 @@ def test_a_new_client_of_fedbn_estimates_its_statistics():
 
 def test_a_new_client_of_fedbn_tunes_its_own_layers_too():
     made, progress = finished(FedBN(), network=OWN[0])
-    client = toys.client(made.federation.splits("held-out").train, made.model)
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
     state = made.algorithm.init_client(client, progress.server)
-    tuned = made.algorithm.tuned(client, state, progress.server, epochs=2)
+    tuned = made.algorithm.tune(client, state, progress.server, epochs=2)
     by_hand = client.fit({**progress.server, **state["layers"]}, epochs=2, purpose="tune")
     assert not torch.equal(by_hand["encoder.1.weight"], state["layers"]["encoder.1.weight"])
     examples = client.examples
@@ -107,12 +108,10 @@ def test_dittos_own_model_is_anchored_at_the_received_one():
     data = toys.federation(clients=2)
 
     def distance(penalty):
-        _, progress = finished(
+        made, progress = finished(
             Ditto(penalty=penalty), data, rounds=3, training=Training(lr=0.02, batch_size=8)
         )
-        return float(
-            tree.sq_dist(tree.unpack(progress.states.get("client-0"))["own"], progress.server)
-        )
+        return float(tree.sq_dist(toys.state(made, "client-0")["own"], progress.server))
 
     found = [distance(penalty) for penalty in (0.0, 1.0, 20.0)]
     assert found[0] > found[1] > found[2]
@@ -122,7 +121,7 @@ def test_fedrep_trains_the_head_then_the_body():
     made, progress = finished(
         FedRep(head_epochs=2, body_epochs=3), toys.federation(clients=1), rounds=1
     )
-    model, start = made.model, made.model.init(0)
+    model, start = made.setup.model, made.setup.model.init(0)
     assert set(progress.server) == set(model.encoder_names)
     train = made.federation.splits("client-0").train
     client = Client(
@@ -132,7 +131,7 @@ def test_fedrep_trains_the_head_then_the_body():
     assert tree.equal(
         tree.subset(with_head, model.encoder_names), tree.subset(start, model.encoder_names)
     )
-    state = tree.unpack(progress.states.get("client-0"))
+    state = toys.state(made, "client-0")
     assert tree.equal(state["head"], tree.subset(with_head, model.head_names))
     body = client.fit(
         with_head, only=model.encoder_names, epochs=3, purpose="body"
@@ -144,10 +143,13 @@ def test_fedrep_trains_the_head_then_the_body():
 def test_feddual_has_a_private_encoder_beside_the_shared_one():
     made, progress = finished(FedDual())
     assert not any(name.startswith("private.") for name in progress.server)
-    start, state = made.model.init(0), tree.unpack(progress.states.get("client-0"))["private"]
-    assert set(state) == {name for name in made.model.names if name.startswith("private.")}
+    start, state = (
+        made.setup.model.init(0),
+        toys.state(made, "client-0")["private"],
+    )
+    assert set(state) == {name for name in made.setup.model.names if name.startswith("private.")}
     assert not tree.equal(state, tree.subset(start, state))
-    assert made.model.init(0)["head.weight"].shape == (3, 16)
+    assert made.setup.model.init(0)["head.weight"].shape == (3, 16)
     encoder, private = start["encoder.1.weight"], start["private.1.weight"]
     assert encoder.shape == private.shape
     assert not torch.equal(encoder, private)
@@ -163,7 +165,7 @@ def test_feddual_has_a_private_encoder_beside_the_shared_one():
 
 def test_a_new_client_of_feddual_fits_a_private_encoder():
     made, progress = finished(FedDual())
-    client = toys.client(made.federation.splits("held-out").train, made.model)
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
     state = made.algorithm.init_client(client, progress.server)
     adapted = made.algorithm.adapt(client, state, progress.server, new=True)["private"]
     losses = [
@@ -175,13 +177,14 @@ def test_a_new_client_of_feddual_fits_a_private_encoder():
 
 def test_a_participant_of_fedbn_predicts_with_the_layers_it_has_trained():
     made, progress = finished(FedBN(), network=OWN[0])
-    state = tree.unpack(progress.states.get("client-0"))
-    client = toys.client(made.federation.splits("client-0").train, made.model)
+    state = toys.state(made, "client-0")
+    train = made.federation.splits("client-0").train
+    client = toys.client(train, made.setup.model, has_state=True)
     assert tree.equal(
         made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"]
     )
     assert not torch.equal(
-        state["layers"]["encoder.1.weight"], made.model.init(0)["encoder.1.weight"]
+        state["layers"]["encoder.1.weight"], made.setup.model.init(0)["encoder.1.weight"]
     )
 
 
@@ -201,7 +204,7 @@ def test_pfedme_tends_to_fedavg(penalty):
 def test_pfedme_mixes_at_the_server():
     data = toys.federation(clients=2)
     whole, half = (finished(PFedMe(mixing=beta), data, rounds=1) for beta in (1.0, 0.5))
-    start = whole[0].model.init(0)
+    start = whole[0].setup.model.init(0)
     expected = tree.map(lambda old, new: (old + new) / 2, start, whole[1].server)
     assert all(
         torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items()
@@ -219,23 +222,25 @@ def test_apfl_by_hand():
     share = 0.25 - 0.1 * sum(
         float(((a - b) * grad).sum()) for a, b, grad in zip(v, w, slope, strict=True)
     )
-    state = tree.unpack(progress.states.get("client-0"))
+    state = toys.state(made, "client-0")
     assert torch.allclose(state["own"]["head.weight"], v[0], atol=1e-6)
     assert torch.allclose(progress.server["head.weight"], w[0], atol=1e-6)
     assert state["share"] == pytest.approx(share, abs=1e-5)
-    assert made.records[-1]["inspect"]["client-0"]["share"] == state["share"]
+    assert toys.rows(made)["client-0"]["share"] == state["share"]
 
 
 def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():
     made, _ = finished(APFL(share=0.0, adaptive=False))
     plain, _ = finished(FedAvg())
-    assert made.records[-1]["local"]["clients"] == plain.records[-1]["local"]["clients"]
+    for id in made.federation.participants:
+        ours, theirs = toys.rows(made)[id], toys.rows(plain)[id]
+        assert {name: ours[name] for name in theirs} == theirs
 
 
 @pytest.mark.parametrize("method", [APFL(), PFedMe(), Ditto(), FedRep(), FedDual()])
 def test_personal_models_have_statistics_of_their_own(method):
     made, progress = finished(method, network=OWN[0])
-    state = tree.flatten(tree.unpack(progress.states.get("client-0")))
+    state = tree.flatten(toys.state(made, "client-0"))
     means = [
         value for name, value in (state | progress.server).items() if name.endswith("running_mean")
     ]
@@ -286,9 +291,9 @@ def pulled(values, gradient, rate, penalty, centre):
 def test_ditto_by_hand():
     """Two full batches: from the second one on the own model is pulled to the received one."""
     data, training, start, gradient = one_client(epochs=2)
-    _, progress = finished(Ditto(penalty=2.0), data, rounds=1, training=training, network="linear")
+    made, _ = finished(Ditto(penalty=2.0), data, rounds=1, training=training, network="linear")
     own = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
-    kept = tree.unpack(progress.states.get("client-0"))["own"]
+    kept = toys.state(made, "client-0")["own"]
     assert torch.allclose(kept["head.weight"], own[0], atol=1e-6)
     assert torch.allclose(kept["head.bias"], own[1], atol=1e-6)
 
@@ -300,12 +305,12 @@ def test_pfedme_by_hand():
     made, progress = finished(method, data, rounds=1, training=training, network="linear")
     theta = pulled(pulled(start, gradient, 0.05, 3.0, start), gradient, 0.05, 3.0, start)
     w = [value - 0.2 * 3.0 * (value - near) for value, near in zip(start, theta, strict=True)]
-    own = tree.unpack(progress.states.get("client-0"))["own"]
+    own = toys.state(made, "client-0")["own"]
     for place, name in enumerate(("head.weight", "head.bias")):
         assert torch.allclose(own[name], theta[place], atol=1e-6)
         assert torch.allclose(progress.server[name], w[place], atol=1e-6)
     examples = data.splits("client-0").test
-    client = toys.client(examples, made.model)
+    client = toys.client(examples, made.setup.model)
     predicted = method.predict(client, {"own": own}, progress.server, examples)
     expected = nn.functional.linear(examples.x, *theta).softmax(1)
     assert torch.allclose(predicted, expected.to(predicted.dtype), atol=1e-5)
@@ -315,12 +320,12 @@ def test_fesem_by_hand():
     """Two full batches with the pull to the centre."""
     data, training, start, gradient = one_client(epochs=2)
     made = toys.experiment(FeSEM(num_models=1, mu=2.0), data, training=training, network="linear")
-    centre = made.model.init(0)
+    centre = made.setup.model.init(0)
     _, reply = made.algorithm.train(
-        toys.client(data.splits("client-0").train, made.model, training), {}, {0: centre}
+        toys.client(data.splits("client-0").train, made.setup.model, training), {}, {0: centre}
     )
     trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
-    assert torch.allclose(reply.mean()["head.weight"], trained[0], atol=1e-6)
+    assert torch.allclose(toys.sent(reply).mean()["head.weight"], trained[0], atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():

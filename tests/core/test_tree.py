@@ -1,15 +1,21 @@
+import importlib
+import json
+import random
+from collections import namedtuple
 from typing import NamedTuple
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 
-from concordfl.core import tree
+from concordfl.core import FormatError, tree
 from concordfl.core.tree import Weighted, weighted
 
 
+@tree.register
 class Pair(NamedTuple):
     a: object
     b: object
@@ -72,14 +78,225 @@ def test_what_is_not_a_tree_is_refused(bad):
         tree.pack(bad)
 
 
-def test_only_named_tuples_are_rebuilt_by_name():
-    evil = (
-        tree.pack(Pair(1, 2))
-        .replace(b"Pair", b"Path")
-        .replace(Pair.__module__.encode(), b"pathlib".ljust(len(Pair.__module__)))
+def test_trees_without_named_tuples_keep_the_bytes_they_always_had():
+    value = {"w": torch.tensor([1.0, 2.0]), 3: [None, True, (1, 2.5, "né")]}
+    structure = (
+        r'["dict",[["w",["tensor","0"]],[3,["list",[["value",null],["value",true],'
+        r'["tuple",[["value",1],["value",2.5],["value","n\u00e9"]]]]]]]]'
     )
-    with pytest.raises((TypeError, ImportError, AttributeError, ValueError)):
-        tree.unpack(evil)
+    assert tree.pack(value) == safetensors.torch.save({"0": value["w"]}, {"tree": structure})
+    assert tree.digest(value) == (
+        "aac5650af4f7bc3aa8d78d1be9c4a7d9345cfee978b628623cb1e0f63a6fbf8e"
+    )
+
+
+# --- named tuples -------------------------------------------------------------------------------
+
+
+def test_named_tuples_travel_under_their_short_name():
+    packed = tree.pack(Pair(1, 2))
+    assert b'[\\"named\\",\\"Pair\\",' in packed
+    assert Pair.__module__.encode() not in packed
+    assert tree.unpack(packed) == Pair(1, 2)
+
+
+def test_a_named_tuple_that_is_not_registered_cannot_be_packed():
+    class Stranger(NamedTuple):
+        a: int
+
+    with pytest.raises(TypeError, match=r"must be registered, got .*Stranger: write @tree.regis"):
+        tree.pack({"x": Stranger(1)})
+    lookalike = type("Pair", (Stranger,), {"__module__": "elsewhere"})
+    with pytest.raises(TypeError, match="must be registered"):
+        tree.pack(lookalike(1))
+
+
+def pair_of(module):
+    kind = namedtuple("Pair", ["a", "b"])
+    kind.__module__ = module
+    return kind
+
+
+def test_two_named_tuples_of_one_name_are_refused_but_a_reloaded_one_is_not():
+    reloaded, other = pair_of(Pair.__module__), pair_of("elsewhere")
+    try:
+        assert tree.register(reloaded) is reloaded
+        assert type(tree.unpack(tree.pack(Pair(1, 2)))) is reloaded  # instances of the old one too
+    finally:
+        tree.register(Pair)
+    with pytest.raises(TypeError, match=r"different names, got .*Pair and elsewhere.Pair: rename"):
+        tree.register(other)
+    with pytest.raises(TypeError, match="only a NamedTuple can be registered, got <class 'int'>"):
+        tree.register(int)
+
+
+def test_scripts_are_the_same_module_in_worker_processes():
+    class OfAScript(NamedTuple):
+        a: int
+
+    OfAScript.__module__ = "__main__"
+    tree.register(OfAScript)
+    OfAScript.__module__ = "__mp_main__"
+    assert tree.unpack(tree.pack(OfAScript(1))) == OfAScript(1)
+
+
+# --- bytes from strangers -----------------------------------------------------------------------
+
+
+def with_structure(structure, tensors=None):
+    """Bytes of a valid safetensors file with any structure."""
+    text = structure if isinstance(structure, str) else json.dumps(structure)
+    return safetensors.torch.save(tensors or {}, {"tree": text})
+
+
+def nested(depth):
+    return '["list",[' * depth + '["value",1]' + "]]" * depth
+
+
+ONE = {"0": torch.ones(1)}
+
+
+@pytest.mark.parametrize(
+    ("structure", "tensors"),
+    [
+        (["named", "pathlib:Path", []], None),
+        (["named", "subprocess:Popen", [["value", "true"]]], None),
+        (["named", "Pair", [["value", 1]]], None),
+        (["named", "Pair", 7], None),
+        (["named", ["Pair"], []], None),
+        (["named", "Weighted"], None),
+        (["tensor", "0"], None),
+        (["tensor", 0], ONE),
+        (["tensor", ["0"]], ONE),
+        (["list", [["tensor", "0"], ["tensor", "0"]]], ONE),
+        (["value", 1], ONE),  # a tensor that nobody asked for
+        (["value", [1]], None),
+        (["value", {"a": 1}], None),
+        (["value"], None),
+        (["dict", [["a", ["value", 1]], ["a", ["value", 2]]]], None),
+        (["dict", [[1.5, ["value", 1]]]], None),
+        (["dict", [[True, ["value", 1]]]], None),
+        (["dict", [[None, ["value", 1]]]], None),
+        (["dict", [[["a"], ["value", 1]]]], None),
+        (["dict", [["a"]]], None),
+        (["dict", {"a": ["value", 1]}], None),
+        (["dict", 5], None),
+        (["list", "ab"], None),
+        (["set", []], None),
+        ([], None),
+        ({}, None),
+        (None, None),
+        ("list", None),
+        ("not JSON", None),
+        ('["value", ' + "9" * 5000 + "]", None),
+        (nested(tree.MAX_DEPTH + 1), None),
+        (nested(20_000), None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_a_structure_that_pack_does_not_write_is_refused(structure, tensors):
+    with pytest.raises(FormatError) as caught:
+        tree.unpack(with_structure(structure, tensors))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_depth_has_one_limit_for_writing_and_reading():
+    value = 1
+    for _ in range(tree.MAX_DEPTH):
+        value = {"a": value}
+    assert tree.unpack(tree.pack(value)) == value
+    with pytest.raises(TypeError, match="at most 100 levels"):
+        tree.pack([value])
+
+
+def with_header(header: bytes, rest: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + rest
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"1234567",
+        b"\0" * 8,
+        b"\xff" * 8,
+        b"\xff" * 64,
+        (10**9).to_bytes(8, "little") + b"{}",
+        with_header(b"{}"),
+        with_header(b"\xff\xfe"),
+        with_header(b"[]"),
+        with_header(b"[" * 100_000),
+        with_header(b'{"__metadata__":7}'),
+        with_header(b'{"__metadata__":{"tree":7}}'),
+        with_header(b'{"__metadata__":{"tree":"[\\"value\\",1]"}}', b"trailing garbage"),
+        with_header(
+            b'{"__metadata__":{"tree":"[\\"tensor\\",\\"0\\"]"},'
+            b'"0":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}}',
+            b"1234",
+        ),
+        with_header(
+            b'{"__metadata__":{"tree":"[\\"tensor\\",\\"0\\"]"},'
+            b'"0":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}',  # torch has no such type
+            b"123",
+        ),
+        b"PK\x03\x04 a zip archive, such as torch.save writes",
+    ],
+)
+def test_bytes_that_are_no_tree_are_refused(data):
+    with pytest.raises(FormatError) as caught:
+        tree.unpack(data)
+    assert "\n" not in str(caught.value)
+
+
+def mutations(data: bytes, rng: random.Random, count: int):
+    """Flips, truncations, insertions, removals, repetitions and edits of the header's text."""
+    header_end = 8 + int.from_bytes(data[:8], "little")
+    words = rb"named tensor dict value list Pair os:system null [ ] \" F32 I64 0 -1 { } 9999999999"
+    words = words.split()
+    for _ in range(count):
+        made = bytearray(data)
+        kind = rng.randrange(7)
+        where = rng.randrange(len(data)) if kind % 2 else rng.randrange(header_end)
+        if kind <= 1:
+            made[where] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del made[where:]
+        elif kind == 3:
+            made[where:where] = rng.randbytes(rng.randrange(1, 9))
+        elif kind == 4:
+            del made[where : where + rng.randrange(1, 9)]
+        else:
+            old, new = rng.sample(words, 2)
+            made = bytearray(data.replace(old, new, rng.randrange(1, 4)))
+            if kind == 6:  # the header's length is kept true, so that its text is what is read
+                end = header_end + len(made) - len(data)
+                made[:8] = max(0, end - 8).to_bytes(8, "little")
+        yield bytes(made)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_bytes_are_refused_or_another_tree(seed, monkeypatch):
+    rng = random.Random(seed)
+    value = {
+        "p": Pair(torch.arange(4.0), [1, "x", None]),
+        7: (weighted({"w": torch.ones(2, 2)}, 3), True, 2.5),
+        "empty": {"l": [], "t": (), "z": torch.zeros(0, 2, dtype=torch.int64)},
+    }
+
+    def refuse(name, *rest):
+        raise AssertionError(f"bytes made us import {name}")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    refused = 0
+    for data in mutations(tree.pack(value), rng, 1000):
+        try:
+            back = tree.unpack(data)
+        except FormatError:
+            refused += 1
+        else:
+            tree.pack(back)  # a tree like any other
+    assert 500 < refused < 1000
 
 
 def test_adding_dicts_is_the_union_of_keys():
@@ -102,10 +319,10 @@ def test_weighted_mean():
 def test_bytes_are_those_of_the_leaves():
     value = {
         "a": torch.zeros(3, 2),
-        "b": [1, 2.0, True, None, "né"],
+        "b": [1, 2.0, True, None, "né", "\udcff"],
         "c": torch.zeros(5, dtype=torch.uint8),
     }
-    assert tree.num_bytes(value) == 24 + 3 * 8 + 3 + 5
+    assert tree.num_bytes(value) == 24 + 3 * 8 + 3 + 3 + 5
 
 
 @pytest.mark.parametrize(
@@ -162,13 +379,13 @@ def test_the_normal_form_is_what_unpacking_gives():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
 def test_a_total_is_added_as_executors_add(count):
-    from concordfl.engine.executors.job import TreeSum
+    from concordfl.engine.tree_sum import TreeSum
 
     values = [
-        {"a": torch.randn(50, generator=torch.Generator().manual_seed(place)) * 10**place}
-        for place in range(count)
+        {"a": torch.randn(50, generator=torch.Generator().manual_seed(index)) * 10**index}
+        for index in range(count)
     ]
     theirs = TreeSum(count)
-    for place in reversed(range(count)):
-        theirs.put(place, values[place])
-    assert tree.equal(tree.total(values), theirs.total)
+    for index in reversed(range(count)):
+        theirs.put(index, values[index])
+    assert tree.equal(tree.total(values), theirs.value)

@@ -225,12 +225,12 @@ def test_svhn_from_matlab_files(home):
 def test_femnist_as_leaf_writes_it(home):
     for part in ("train", "test"):
         (home / "femnist" / part).mkdir(parents=True)
-        own = {
+        user_data = {
             "w1": {"x": [[1.0] * 784, [0.0] * 784], "y": [5, 61]},
             "w2": {"x": [[0.5] * 784], "y": [0]},
         }
         (home / "femnist" / part / "all_data_0.json").write_text(
-            json.dumps({"users": ["w1", "w2"], "user_data": own})
+            json.dumps({"users": ["w1", "w2"], "user_data": user_data})
         )
     data = load("femnist")
     assert data.owners.tolist() == ["w1", "w1", "w2"]
@@ -275,7 +275,7 @@ def test_mnist_m_from_its_folders(home):
 
 def test_usps_from_libsvm_files(home):
     (home / "usps").mkdir()
-    line = "1 " + " ".join(f"{place}:{1 if place < 129 else -1}" for place in range(1, 257)) + "\n"
+    line = "1 " + " ".join(f"{index}:{1 if index < 129 else -1}" for index in range(1, 257)) + "\n"
     for name in ("usps.bz2", "usps.t.bz2"):
         (home / "usps" / name).write_bytes(bz2.compress((line + "10 1:0.0\n").encode()))
     data = load("usps")
@@ -285,7 +285,7 @@ def test_usps_from_libsvm_files(home):
     assert data.train.x[1, 0, 0, 0] == 128
     (home / "usps/usps.bz2").write_bytes(bz2.compress(b"1 nonsense"))
     with pytest.raises(
-        DataError, match=r"must hold lines of `label place:value ...`, got '1 nonsense' in line 1"
+        DataError, match=r"must hold lines of `label index:value ...`, got '1 nonsense' in line 1"
     ):
         load("usps")
 

@@ -66,15 +66,15 @@ def names(folder):
 
 
 def test_a_good_file(server, tmp_path):
-    told = []
+    reports = []
     target = fetch(
         Remote(f"{server.address}/data.bin", CHECKSUM),
         tmp_path / "new",
-        lambda *what: told.append(what),
+        lambda *what: reports.append(what),
     )
     assert target.read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["data.bin"]
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert reports[-1] == (len(CONTENT), len(CONTENT))
     fetch(Remote(f"{server.address}/data.bin", CHECKSUM), tmp_path / "new")
     assert len(server.seen) == 1  # what is there and right is not fetched again
 

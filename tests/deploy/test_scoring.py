@@ -55,7 +55,7 @@ def by_scipy(folder, x):
     model = load_file(folder / "models" / "final.safetensors")
     finished = FinishedRun.open(folder)
     frame = finished.client(
-        "a", finished.examples(DATASETS["digits"]().load(Key(1)).test)
+        "a", finished.preprocessing.to_examples(DATASETS["digits"]().load(Key(1)).test)
     ).published("embedding")["frame"]
     flat = (x.reshape(len(x), -1) / np.float32(255)).astype(np.float64)
     embedded = (flat - frame.mean.numpy()) @ frame.axes.numpy()

@@ -11,11 +11,11 @@ import tomli_w
 
 from command import concordfl
 from concordfl import CheckpointError, SettingError, resume, run
-from concordfl.compare import cells, compare
 from concordfl.config import Config
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.newcomer import adapt
 from concordfl.deploy.scoring import score
+from concordfl.study.compare import cells, compare
 from concordfl.toolbox import embedding
 
 SECTIONS = {

@@ -1,24 +1,33 @@
+import hashlib
+import json
+import os
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 
-from concordfl import CheckpointError
+from concordfl import CheckpointError, ConcordError, FormatError
 from concordfl.core import tree
 from concordfl.engine import checkpoint
 from concordfl.engine.checkpoint import Progress, Selected
 from concordfl.engine.client_states import MemoryStates
-from concordfl.engine.files import write_atomically
+from concordfl.engine.records import RunFolder, seal_records
+
+IDENTITY = {"config": "c" * 64, "data": "d" * 64}
+FILES = ("manifest-00000004.json", "server-00000004.bin", "states-00000004.bin")
 
 
-def progress(round=3):
+def progress(round=3, id="a"):
     states = MemoryStates()
-    states.put("a", tree.pack({"x": torch.tensor([float(round)])}))
+    states.put(id, tree.pack({"x": torch.tensor([float(round)])}))
     states.commit()
     made = Progress(
         {"w": torch.arange(3.0) + round}, states, round=round, absent={"b"}, seconds=1.5, refused=2
     )
     made.selected = Selected(1, 0.5, {"w": torch.zeros(3)})
     made.publications.publish("pca", b"components", 10)
-    made.publications.deliver(["a"])
+    made.publications.deliver([id])
     made.traffic.add(7, 8)
     return made
 
@@ -31,81 +40,107 @@ def same(left, right):
         and left.publications.__dict__ == right.publications.__dict__
         and (left.traffic, left.absent, left.seconds, left.refused)
         == (right.traffic, right.absent, right.seconds, right.refused)
-        and left.selected.round == right.selected.round
+        and left.selected[:2] == right.selected[:2]
         and tree.equal(left.selected.server, right.selected.server)
     )
 
 
+def load(folder, **options):
+    return checkpoint.load(folder, MemoryStates(), **options)
+
+
 def test_a_checkpoint_holds_everything(tmp_path):
     checkpoint.save(tmp_path, progress(), keep=2)
-    assert same(checkpoint.load(tmp_path, MemoryStates()), progress())
+    loaded = load(tmp_path)
+    assert same(loaded.progress, progress())
+    assert loaded.problems == ()
 
 
-def test_only_the_last_are_kept_with_all_that_they_name(tmp_path):
+def test_a_checkpoint_without_selection_publication_or_state(tmp_path):
+    checkpoint.save(tmp_path, Progress({"w": torch.ones(1)}, MemoryStates(), round=1), keep=2)
+    back = load(tmp_path).progress
+    assert back.selected is None
+    assert (back.publications.data, back.states.ids()) == ({}, [])
+
+
+def test_ids_of_any_kind_are_kept(tmp_path):
+    made = progress(id="сайт\udcff/../\n")
+    made.absent = {"\ud800", ""}
+    checkpoint.save(tmp_path, made, keep=2)
+    assert same(load(tmp_path).progress, made)
+
+
+def test_only_the_last_are_kept_with_all_that_they_need(tmp_path):
     for round in (1, 2, 3, 4):
         checkpoint.save(tmp_path, progress(round), keep=2)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {name for name in names if name.startswith("manifest")} == {
-        "manifest-00000003.json",
-        "manifest-00000004.json",
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *FILES,
+        *(name.replace("4", "3") for name in FILES),
     }
-    assert {name for name in names if name.startswith("server")} == {
-        f"server-0000000{r}.bin" for r in (1, 3, 4)
-    }  # 1: selected
-    assert len([name for name in names if name.startswith("published")]) == 1
     (tmp_path / "manifest-00000004.json").unlink()
-    assert checkpoint.load(tmp_path, MemoryStates()).round == 3
+    assert load(tmp_path).progress.round == 3
 
 
-@pytest.mark.parametrize(
-    "victim", ["manifest-00000004.json", "server-00000004.bin", "states-00000004.bin"]
-)
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+@pytest.mark.parametrize("victim", FILES)
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "folder", "pipe", "link", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, victim, damage):
     for round in (3, 4):
         checkpoint.save(tmp_path, progress(round), keep=2)
     path = tmp_path / victim
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    if damage == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
-    assert same(checkpoint.load(tmp_path, MemoryStates()), progress(3))
-    assert not (tmp_path / "manifest-00000004.json").exists()  # nothing is built on it again
+    path.unlink()
+    if damage in ("cut", "flip", "empty"):
+        path.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "link":
+        path.symlink_to(tmp_path / victim.replace("4", "3"))
+    before = sorted(tmp_path.iterdir())
+    loaded = load(tmp_path)
+    assert same(loaded.progress, progress(3))
+    assert sorted(tmp_path.iterdir()) == before  # reading changes nothing
+    if (victim, damage) != ("manifest-00000004.json", "remove"):
+        (problem,) = loaded.problems
+        assert problem.startswith("manifest-00000004.json: ")
+        assert "\n" not in problem
+    if damage != "folder":  # the round is played again: nothing is built on what is damaged
+        checkpoint.save(tmp_path, progress(4), keep=2)
+        assert same(load(tmp_path).progress, progress(4))
+        assert load(tmp_path).problems == ()
+
+
+def test_no_file_is_shared_by_two_checkpoints(tmp_path):
+    """The selected round, the publications and unchanged client states are the same in both."""
+    for round in (3, 4):
+        checkpoint.save(tmp_path, replace(progress(3), round=round), keep=2)
+    for path in tmp_path.glob("*-00000004.*"):
+        path.write_bytes(b"damaged")
+    assert load(tmp_path).progress.round == 3
+
+
+def test_a_damaged_newer_checkpoint_is_never_kept_instead_of_a_whole_one(tmp_path):
+    for round in (3, 9):
+        checkpoint.save(tmp_path, progress(round), keep=2)
+    (tmp_path / "server-00000009.bin").write_bytes(b"damaged")
+    for round in (4, 5):  # what a resumed run does
+        checkpoint.save(tmp_path, progress(round), keep=1)
+        assert load(tmp_path).problems == ()
+        assert load(tmp_path).progress.round == round
 
 
 def test_none_and_only_damaged_ones_are_said_in_words(tmp_path):
     with pytest.raises(CheckpointError, match="must hold a checkpoint, got none"):
-        checkpoint.load(tmp_path, MemoryStates())
+        load(tmp_path)
     checkpoint.save(tmp_path, progress(), keep=1)
     (tmp_path / "manifest-00000003.json").write_text("{}")
     with pytest.raises(
         CheckpointError, match=r"every checkpoint in .* is damaged \(manifest-00000003.json"
     ):
-        checkpoint.load(tmp_path, MemoryStates())
+        load(tmp_path)
     assert (tmp_path / "manifest-00000003.json").exists()
-
-
-def test_atomic_writing_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, "old")
-
-    def broken(handle):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("concordfl.engine.files.os.fsync", broken)
-    with pytest.raises(OSError, match="no space"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-
-
-def test_a_damaged_publication_is_written_again(tmp_path):
-    checkpoint.save(tmp_path, progress(3), keep=2)
-    (published,) = tmp_path.glob("published-*")
-    published.write_bytes(b"damaged")
-    checkpoint.save(tmp_path, progress(4), keep=2)
-    assert same(checkpoint.load(tmp_path, MemoryStates()), progress(4))
 
 
 def test_an_old_damaged_manifest_does_not_stop_new_checkpoints(tmp_path):
@@ -114,3 +149,155 @@ def test_an_old_damaged_manifest_does_not_stop_new_checkpoints(tmp_path):
     for round in (2, 3):
         checkpoint.save(tmp_path, progress(round), keep=3)
     assert not (tmp_path / "manifest-00000001.json").exists()
+
+
+# --- what a checkpoint seals ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("config", "config.toml was edited since the run began: config must be cccc.*, got xxxx"),
+        ("data", "the run was begun with other data: data must be dddd.*, got xxxx"),
+        ("weather", "begun with another weather: weather must be none, got xxxx"),
+    ],
+)
+def test_other_settings_or_data_are_refused_and_are_no_damage(tmp_path, name, line):
+    for round in (3, 4):
+        checkpoint.save(tmp_path, progress(round), keep=2, identity=IDENTITY)
+    assert load(tmp_path, identity=IDENTITY).progress.round == 4
+    assert load(tmp_path).progress.round == 4  # a reader that need not know
+    with pytest.raises(CheckpointError, match=line):
+        load(tmp_path, identity={**IDENTITY, name: "x" * 64})
+
+
+def test_edited_or_shortened_records_are_noticed_and_an_older_checkpoint_may_still_fit(tmp_path):
+    folder, made = RunFolder(tmp_path), {}
+    for round in (3, 4):
+        made[round] = progress(round)
+        made[round].records = folder.append_record({"round": round, "accuracy": 0.5})
+        checkpoint.save(folder.checkpoints, made[round], keep=2)
+    assert made[4].records == seal_records(folder.records_file)
+    whole = folder.records_file.read_bytes()
+    assert load(folder.checkpoints, records_file=folder.records_file).progress.round == 4
+
+    folder.records_file.write_bytes(whole + b'{"round": 5}\n')  # after the checkpoint
+    assert load(folder.checkpoints, records_file=folder.records_file).progress.round == 4
+
+    folder.records_file.write_bytes(whole[:-3])
+    loaded = load(folder.checkpoints, records_file=folder.records_file)
+    assert loaded.progress.round == 3
+    assert "records.jsonl must have at least" in loaded.problems[0]
+
+    folder.records_file.write_bytes(whole.replace(b"0.5", b"0.9"))
+    with pytest.raises(CheckpointError, match=r"records.jsonl must begin with the \d+ bytes"):
+        load(folder.checkpoints, records_file=folder.records_file)
+
+
+def edit(path, change):
+    """A manifest whose content is changed and whose seal is true again: only a stranger's."""
+    body = json.loads(path.read_text())
+    del body["sha256"]
+    change(body)
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    body["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(body))
+
+
+def fields(body, path=()):
+    yield path
+    if isinstance(body, dict):
+        for key, value in body.items():
+            yield from fields(value, (*path, key))
+
+
+def test_every_field_of_a_wrong_type_is_damage_in_one_line(tmp_path):
+    for round in (3, 4):
+        checkpoint.save(tmp_path, progress(round), keep=2, identity=IDENTITY)
+    path = tmp_path / "manifest-00000004.json"
+    whole = path.read_text()
+    found = [names for names in fields(json.loads(whole)) if names and names != ("sha256",)]
+    assert len(found) > 20
+    refused = 0
+    for names in found:
+        for value in (None, -1, "x", [[]], float("nan")):
+
+            def change(body, names=names, value=value):
+                for name in names[:-1]:
+                    body = body[name]
+                body[names[-1]] = value
+
+            path.write_text(whole)
+            edit(path, change)
+            try:
+                loaded = load(tmp_path)
+            except FormatError as error:
+                assert "newer concordfl: format must be <= 3" in str(error)  # noqa: PT017
+                refused += 1
+            else:
+                refused += bool(loaded.problems)
+                assert all(len(line) < 500 and "\n" not in line for line in loaded.problems)
+    assert refused > 4 * len(found)
+
+
+def test_names_in_a_manifest_lead_nowhere_else(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"private")
+    folder = tmp_path / "checkpoint"
+    checkpoint.save(folder, progress(4), keep=2)
+
+    def change(body):
+        body["states"] = {"segments": ["../secret"], "clients": {"a": [0, 0, 7, 0]}}
+
+    edit(folder / "manifest-00000004.json", change)
+    with pytest.raises(CheckpointError, match="states.segments.0 must be"):
+        load(folder)
+
+
+def test_a_newer_format_is_refused_and_not_stepped_over(tmp_path):
+    for round in (3, 4):
+        checkpoint.save(tmp_path, progress(round), keep=2)
+    edit(tmp_path / "manifest-00000004.json", lambda body: body.update(format=4))
+    with pytest.raises(
+        FormatError, match="written by a newer concordfl: format must be <= 3, got 4"
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("victim", FILES)
+def test_mutated_files_of_a_checkpoint_never_raise_anything_else(tmp_path, victim):
+    for round in (3, 4):
+        checkpoint.save(tmp_path, progress(round), keep=2)
+    rng, path = random.Random(victim), tmp_path / victim
+    whole = path.read_bytes()
+    for _ in range(60):
+        data = bytearray(whole)
+        where = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[where] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[where:]
+            case 2:
+                data[where:where] = rng.choice([b"\xff", b"\0" * 9, b"[" * 2000, b'"', b"NaN"])
+            case 3:
+                del data[where : where + rng.randrange(1, 30)]
+        path.write_bytes(data)
+        try:
+            loaded = load(tmp_path)
+        except ConcordError as error:
+            assert "newer" in str(error)  # noqa: PT017
+        else:
+            assert loaded.progress.round == 3 or same(loaded.progress, progress(4))
+
+
+def test_a_full_disk_is_one_line_and_the_checkpoint_before_stays(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, progress(3), keep=1)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("concordfl.engine.files.os.fsync", full)
+    with pytest.raises(CheckpointError, match=r"states-00000004.bin cannot be written: No space"):
+        checkpoint.save(tmp_path, progress(4), keep=1)
+    assert same(load(tmp_path).progress, progress(3))

@@ -16,10 +16,11 @@ from hypothesis import given
 import toys
 from concordfl import ClientStepError, WorkerError, client_step
 from concordfl.algorithms import FedAvg, Local
-from concordfl.engine.executors.job import NOTHING, Job, TreeSum
-from concordfl.engine.executors.processes import Pool
+from concordfl.core import Order, Total
+from concordfl.engine.executors.pool import Pool
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
+from concordfl.engine.tree_sum import NOTHING, TreeSum
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Growing(FedAvg):
 
     @client_step
     def train(self, client, state, message):
-        return state, message["big"].sum()
+        return state, Total(message["big"].sum())
 
     def round(self, server, cohort):
         total = cohort.sum(self.train, broadcast=server)
@@ -90,15 +91,15 @@ def test_the_sum_depends_on_the_leaves_alone(values, random):
     for place in order:
         total.put(place, NOTHING if leaves[place] is None else leaves[place])
     expected = pairwise(leaves)
-    assert total.total is NOTHING if expected is None else torch.equal(total.total, expected)
+    assert total.value is NOTHING if expected is None else torch.equal(total.value, expected)
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5), st.randoms())
 def test_blocks_are_nodes_of_that_tree(sizes, workers, random):
     ids = tuple(f"{place:03d}" for place in range(len(sizes)))
     lost = frozenset(id for id in ids if random.random() < 0.1)
-    job = Job(None, ids, None, None, True, lost)
-    pool = Pool(job, lambda id: sizes[int(id)], {}, workers)
+    order = Order(clients=ids, dropped=tuple(sorted(lost)))
+    pool = Pool(order, lambda id: sizes[int(id)], {}, workers)
     blocks = []
     while (block := pool.take(0)) is not None:
         blocks.append(block)
@@ -108,15 +109,15 @@ def test_blocks_are_nodes_of_that_tree(sizes, workers, random):
     for block in blocks:
         inner = TreeSum(len(block.ids))
         for place, id in enumerate(block.ids):
-            inner.put(place, NOTHING if id is None else leaves[id])
-        total.put(block.place, inner.total, block.level)
+            inner.put(place, NOTHING if id in lost else leaves[id])
+        total.put(block.number, inner.value, block.level)
     expected = pairwise([None if id in lost else leaves[id] for id in ids])
-    assert total.total is NOTHING if expected is None else torch.equal(total.total, expected)
+    assert total.value is NOTHING if expected is None else torch.equal(total.value, expected)
 
 
 def test_remembered_clients_stay_with_their_worker():
-    job = Job(None, ("a", "b", "c"), None, None, True)
-    pool = Pool(job, {"a": 5, "b": 9, "c": 1}.get, {"a": 0, "b": 1}, 2)
+    order = Order(clients=("a", "b", "c"))
+    pool = Pool(order, {"a": 5, "b": 9, "c": 1}.get, {"a": 0, "b": 1}, 2)
     assert [pool.take(0).ids, pool.take(0).ids] == [("a",), ("c",)]
     assert pool.take(0) is None
     assert pool.take(1).ids == ("b",)
@@ -128,13 +129,13 @@ def test_remembered_clients_go_to_their_worker_in_whole_blocks(count, workers, s
     nobody elsewhere.
     """
     ids = tuple(f"{place:03d}" for place in range(count))
-    job, rng = Job(None, ids, None, None, True), np.random.default_rng(seed)
+    order, rng = Order(clients=ids), np.random.default_rng(seed)
     home, first = {}, []
-    pool = Pool(job, lambda id: 1, {}, workers)
+    pool = Pool(order, lambda id: 1, {}, workers)
     while (block := pool.take(worker := int(rng.integers(workers)))) is not None:
         first.append(block)
         home |= dict.fromkeys(block.ids, worker)
-    again, pool = [], Pool(job, lambda id: 1, home, workers)
+    again, pool = [], Pool(order, lambda id: 1, home, workers)
     for worker in range(workers):
         while (block := pool.take(worker)) is not None:
             again.append(block)
@@ -257,7 +258,8 @@ class Columns(FedAvg):
 
     @client_step
     def train(self, client, state, message):
-        return {"seen": message["vectors"].sum(0)}, {"sum": message["vectors"].sum(0) + client.size}
+        sums = message["vectors"].sum(0)
+        return {"seen": sums}, {"sum": Total(sums + client.size)}
 
     def round(self, server, cohort):
         total = cohort.sum(self.train, broadcast=server)["sum"]
@@ -302,12 +304,15 @@ def test_a_reply_that_is_no_tree_is_refused_by_name(executor):
 
 
 def test_an_executor_is_of_use_after_a_step_has_failed(tmp_path):
-    made = toys.experiment(toys.Faulty(), executor="processes")
+    faulty = toys.Faulty(how="raise once", marker=str(tmp_path / "raised"))
+    made = toys.experiment(faulty, executor="processes")
     with pytest.raises(ClientStepError):
         made.run(made.start())
-    made.algorithm = toys.Toy()
-    made.turns = toys.experiment(toys.Toy()).turns
-    progress = made.run(made.start())
+    made.executor.discard()
+    made.executor.states.load(tmp_path, {})
+    made.run(made.start())
+    digest = made.executor.states_digest()
     made.executor.close()
     expected = toys.experiment(toys.Toy())
-    assert progress.states.digest() == expected.run(expected.start()).states.digest()
+    expected.run(expected.start())
+    assert digest == expected.executor.states_digest()

@@ -17,7 +17,7 @@ from concordfl.engine.records import RunFolder
 def test_fedavg_is_the_weighted_mean_of_local_training():
     """One round by hand, in double precision."""
     made = toys.experiment(FedAvg(), plan=Plan(rounds=1))
-    start = made.model.init(0)
+    start = made.setup.model.init(0)
     progress = made.run(made.start())
     total = sum(made.federation.size(id) for id in made.federation.participants)
     by_hand = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
@@ -26,8 +26,8 @@ def test_fedavg_is_the_weighted_mean_of_local_training():
             id,
             made.federation.splits(id).train,
             num_classes=3,
-            model=made.model,
-            training=made.training,
+            model=made.setup.model,
+            training=made.setup.training,
             seed=0,
             round=0,
         )
@@ -99,7 +99,7 @@ def test_records_shorter_than_the_checkpoint_says_are_refused(tmp_path):
 
 def test_bytes_are_those_of_the_trees():
     made = toys.experiment(FedAvg(), plan=Plan(rounds=3, cohort=4))
-    size = tree.num_bytes(made.model.init(0))
+    size = tree.num_bytes(made.setup.model.init(0))
     traffic = toys.result(made)["bytes"]
     assert traffic["down"] == 3 * 4 * size
     assert traffic["up"] == 3 * 4 * (size + 8)  # and the weight
@@ -108,7 +108,7 @@ def test_bytes_are_those_of_the_trees():
 
 def test_a_publication_is_charged_once_per_client():
     made = toys.experiment(toys.Toy(), plan=Plan(rounds=2))
-    params = tree.num_bytes(made.model.init(0))
+    params = tree.num_bytes(made.setup.model.init(0))
     traffic = toys.result(made)["bytes"]
     clients, prior, order = 6, 3 * 8, 8
     assert traffic["down"] == clients * (prior + 2 * (order + params))
@@ -126,8 +126,8 @@ def test_dropouts_are_keyed_and_leave_states_alone():
     ]
     assert 0.4 < sum(map(len, lost)) / 400 < 0.6
     made = toys.experiment(toys.Toy(), plan=Plan(rounds=5, dropout=0.4))
-    progress = made.run(made.start())
-    visits = {tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()}
+    made.run(made.start())
+    visits = {toys.state(made, id)["visits"].item() for id in made.executor.states.ids()}
     assert len(visits) > 1  # each was counted for as many rounds as it answered
 
 
@@ -142,20 +142,16 @@ def test_a_round_without_an_answer_is_void():
     made = toys.experiment(Silent(), plan=Plan(rounds=2))
     progress = made.run(made.start())
     assert progress.round == 3
-    assert {
-        tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()
-    } == {1}
-    assert tree.equal(progress.server["params"], made.model.init(0))
+    assert {toys.state(made, id)["visits"].item() for id in made.executor.states.ids()} == {1}
+    assert tree.equal(progress.server["params"], made.setup.model.init(0))
 
 
 def test_a_reply_that_is_not_finite_is_refused_and_leaves_no_trace():
     made = toys.experiment(toys.Faulty(how="nan"), plan=Plan(rounds=2))
     progress = made.run(made.start())
-    assert progress.refused == 2
+    assert progress.missing == {"refused": 2}
     assert tree.is_finite(progress.server)
-    visits = {
-        id: tree.unpack(progress.states.get(id))["visits"].item() for id in progress.states.ids()
-    }
+    visits = {id: toys.state(made, id)["visits"].item() for id in made.executor.states.ids()}
     assert (
         visits.pop("client-2") == 3
     )  # counted in the survey and twice since, never doubled by training
@@ -295,8 +291,8 @@ def test_a_state_changed_in_place_is_kept():
             return state, super().train(client, state, message)[1]
 
     made = toys.experiment(Sloppy(), plan=Plan(rounds=3))
-    progress = made.run(made.start())
-    assert tree.unpack(progress.states.get("client-0")) == {"n": 3}
+    made.run(made.start())
+    assert toys.state(made, "client-0") == {"n": 3}
 
 
 def test_a_folder_in_which_a_run_was_killed_at_once_can_be_used(tmp_path):

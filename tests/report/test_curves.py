@@ -8,14 +8,14 @@ from concordfl import SettingError
 from concordfl.report import curves
 
 
-def summary(*points, place="global"):
+def summary(*points, scope="global"):
     history = [
-        {"round": n, f"{place}_accuracy": a, "bytes": {"down": b, "up": b}}
+        {"round": n, f"{scope}_accuracy": a, "bytes": {"down": b, "up": b}}
         for n, (a, b) in enumerate(points)
     ]
     return {
         "algorithm": "fedavg",
-        "final": {f"{place}_accuracy": points[-1][0]},
+        "final": {f"{scope}_accuracy": points[-1][0]},
         "history": history,
     }
 
@@ -48,7 +48,7 @@ def test_a_line_per_row_against_the_bytes_sent(monkeypatch):
     assert len(re.findall(b"global accuracy", picture)) == 1
     assert picture == curves.accuracy_against_bytes("title", runs, "svg")
     assert b"local accuracy" in curves.accuracy_against_bytes(
-        "title", {"local": [summary((0.5, 0), place="local")]}, "svg"
+        "title", {"local": [summary((0.5, 0), scope="local")]}, "svg"
     )
 
 
@@ -71,3 +71,9 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match="pictures need matplotlib, got none: pip install"):
         curves.kind_of(Path("curve.svg"))
+
+
+def test_names_are_no_formulas():
+    name = r"$\nonsense{$"
+    picture = curves.accuracy_against_bytes(name, {name: [summary((0.5, 1e6))]}, "svg")
+    assert picture.startswith(b"<?xml")

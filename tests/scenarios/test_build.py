@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from concordfl import Key, SettingError
+from concordfl import DataError, Key, SettingError
 from concordfl.config import Config
 from concordfl.data import Arrays, Dataset
 from concordfl.scenarios import NAMED, Scenario, build_federation
+from concordfl.scenarios.build import _choose_clients, _name_shifts
+from concordfl.scenarios.partition import Natural
 from concordfl.scenarios.shift import LabelMap, LabelNoise
 
 SIZE = 400
@@ -144,7 +146,7 @@ def test_standardisation_from_sums_is_that_of_the_pooled_training_examples():
         int
     )
     pooled = x[rows].astype(np.float64)
-    record = made.notes["standardised"]
+    record = made.preprocessing.to_record()["standardised"]
     assert np.allclose(record["mean"], np.nanmean(pooled, axis=0), atol=1e-9)
     assert np.allclose(record["deviation"][:3], np.nanstd(pooled, axis=0)[:3], atol=1e-9)
     train = np.concatenate([made.splits(id).train.x.numpy() for id in made.participants])
@@ -206,6 +208,48 @@ def test_images_are_standardised_by_channel_from_sums():
     assert torch.equal(
         made.splits("client-0").train.inputs(index), made.splits("client-0").train.inputs()[index]
     )
+
+
+def test_a_client_may_not_take_the_name_of_a_held_out_one():
+    owners = np.where(np.arange(SIZE) < 200, "a", "held-out-original")
+    with pytest.raises(DataError, match="got both for .'held-out-original'."):
+        build(data=DATA._replace(owners=owners), clients=None, partition=Natural())
+
+
+def test_preprocessing_says_what_the_data_are():
+    named = DATA._replace(classes=tuple("vwxyz"), features=("number", "label"))
+    record = build(data=named).preprocessing.to_record()
+    assert record == {
+        "type": "float32",
+        "input_shape": [2],
+        "classes": ["v", "w", "x", "y", "z"],
+        "features": ["number", "label"],
+    }
+    assert build().preprocessing.classes == ("0", "1", "2", "3", "4")
+
+
+def test_shifts_of_one_family_never_meet():
+    shifts = (
+        LabelMap(share=0.3),
+        LabelNoise(share=0.5, rate=0.1),
+        LabelMap(map="shift", share=0.3),
+        LabelNoise(share=0.5, rate=0.3),
+        LabelNoise(share_of="examples", share=0.5, rate=0.2),
+    )
+    named = _name_shifts(shifts)
+    ids = [f"client-{number:02d}" for number in range(20)]
+    chosen = _choose_clients(ids, named, Key(0))
+    for own_shifts in chosen.values():
+        families = [each.shift.family for each in own_shifts if each.shift.share_of == "clients"]
+        assert len(families) == len(set(families))
+        assert named[4] in own_shifts  # a share of the examples is of everybody's
+    assert Counter(each.index for own_shifts in chosen.values() for each in own_shifts) == {
+        0: 6,
+        1: 10,
+        2: 6,
+        3: 10,
+        4: 20,
+    }
 
 
 def test_pooled_data_drift_too():

@@ -4,6 +4,7 @@ import pytest
 from concordfl import DataError, Key
 from concordfl.data import Arrays, Dataset
 from concordfl.scenarios import PARTITIONS
+from concordfl.scenarios.partition import _group_by_number
 
 CLASSES, SIZE = 10, 6000
 LABELS = np.arange(SIZE) % CLASSES
@@ -12,19 +13,19 @@ DATA = Dataset(Arrays(np.arange(SIZE, dtype=np.float32)[:, None], LABELS), NOBOD
 EQUAL_SIZES = ("iid", "dirichlet-by-client", "lda")
 
 
-def assigned(kind, clients=60, key=0, data=DATA, **options):
+def assignment(kind, clients=60, key=0, data=DATA, **options):
     return PARTITIONS[kind](**options).assign(data, clients, Key(key, "partition"))
 
 
-def places(*arguments, **options):
-    return assigned(*arguments, **options).places
+def assign(*arguments, **options):
+    return assignment(*arguments, **options).indices
 
 
 def effective_classes(parts, labels=LABELS):
     """exp of the entropy of a client's class mix, averaged over clients."""
     values = []
-    for place in parts.values():
-        mix = np.bincount(labels[place], minlength=CLASSES) / len(place)
+    for part in parts.values():
+        mix = np.bincount(labels[part], minlength=CLASSES) / len(part)
         values.append(np.exp(-(mix[mix > 0] * np.log(mix[mix > 0])).sum()))
     return np.mean(values)
 
@@ -37,27 +38,27 @@ def sizes(parts):
     "kind", [kind for kind in PARTITIONS if kind not in ("natural", "domains", "pachinko")]
 )
 def test_no_example_goes_to_two_clients_and_the_key_decides(kind):
-    parts = places(kind)
+    parts = assign(kind)
     everything = np.concatenate(list(parts.values()))
     assert len(everything) == len(set(everything.tolist()))
     assert len(everything) == SIZE or kind == "groups"  # which leaves over what fits no group's mix
     assert len(parts) == 60
     if kind in EQUAL_SIZES:
         assert set(sizes(parts)) == {100}
-    again, other = places(kind), places(kind, key=1)
+    again, other = assign(kind), assign(kind, key=1)
     assert all(np.array_equal(parts[id], again[id]) for id in parts)
     assert not all(np.array_equal(parts[id], other[id]) for id in parts)
 
 
 def test_effective_number_of_classes():
-    assert effective_classes(places("iid")) > 9
-    assert effective_classes(places("dirichlet-by-client", alpha=1.0)) == pytest.approx(
+    assert effective_classes(assign("iid")) > 9
+    assert effective_classes(assign("dirichlet-by-client", alpha=1.0)) == pytest.approx(
         7.0, abs=0.6
     )
-    assert effective_classes(places("lda", alpha=1.0)) == pytest.approx(2.5, abs=0.5)
-    assert effective_classes(places("dirichlet-by-client", alpha=100.0)) > 9
+    assert effective_classes(assign("lda", alpha=1.0)) == pytest.approx(2.5, abs=0.5)
+    assert effective_classes(assign("dirichlet-by-client", alpha=100.0)) > 9
     by_class = [
-        effective_classes(places("dirichlet-by-class", clients=20, alpha=alpha))
+        effective_classes(assign("dirichlet-by-class", clients=20, alpha=alpha))
         for alpha in (0.1, 0.5, 10.0)
     ]
     assert by_class == sorted(by_class)
@@ -65,18 +66,18 @@ def test_effective_number_of_classes():
 
 
 def test_dirichlet_by_class_keeps_everybody_above_the_smallest():
-    parts = places("dirichlet-by-class", clients=20, alpha=0.1)
+    parts = assign("dirichlet-by-class", clients=20, alpha=0.1)
     assert sizes(parts).min() >= 10
     with pytest.raises(
         DataError,
         match="every client must get at least 10 examples, got fewer in each of 1000 draws",
     ):
-        places("dirichlet-by-class", clients=500, alpha=0.01)
+        assign("dirichlet-by-class", clients=500, alpha=0.01)
 
 
 def test_labels_per_client():
     for labels in (1, 2, 3):
-        parts = places("labels-per-client", clients=40, labels=labels)
+        parts = assign("labels-per-client", clients=40, labels=labels)
         for number, part in enumerate(parts.values()):
             held = set(LABELS[part])
             assert len(held) == labels
@@ -90,11 +91,11 @@ def test_labels_per_client():
             ]
             assert max(counts) - min(counts) <= 1
     with pytest.raises(DataError, match="labels must be <= 10, the classes, got 11"):
-        places("labels-per-client", labels=11)
+        assign("labels-per-client", labels=11)
 
 
 def test_mixture_weights_spread_every_class_by_a_dirichlet():
-    parts = places("mixture-weights", clients=30, alpha=0.4)
+    parts = assign("mixture-weights", clients=30, alpha=0.4)
     table = np.array([np.bincount(LABELS[part], minlength=CLASSES) for part in parts.values()]) / (
         SIZE / CLASSES
     )
@@ -104,7 +105,7 @@ def test_mixture_weights_spread_every_class_by_a_dirichlet():
 
 
 def test_quantity_skews_sizes_and_nothing_else():
-    parts = places("quantity", clients=20, alpha=0.5)
+    parts = assign("quantity", clients=20, alpha=0.5)
     assert sizes(parts).min() >= 10
     assert sizes(parts).max() > 3 * sizes(parts).mean()
     large = max(parts.values(), key=len)
@@ -113,7 +114,7 @@ def test_quantity_skews_sizes_and_nothing_else():
 
 def test_pachinko_mixes_fine_labels_within_coarse_ones():
     coarse = np.arange(CLASSES) // 5
-    parts = places(
+    parts = assign(
         "pachinko",
         clients=30,
         data=DATA._replace(coarse=coarse),
@@ -127,73 +128,98 @@ def test_pachinko_mixes_fine_labels_within_coarse_ones():
     inside = counts[:5] if share > 0.5 else counts[5:]
     assert inside.min() > 0.5 * inside.max()
     with pytest.raises(DataError, match="needs data with coarse labels"):
-        places("pachinko")
+        assign("pachinko")
 
 
 def test_groups_share_a_class_mix_and_the_last_are_held_out():
-    found = assigned("groups", clients=50, groups=5, held_out_groups=2, alpha=0.3)
+    found = assignment("groups", clients=50, groups=5, held_out_groups=2, alpha=0.3)
     assert [list(found.groups.values()).count(f"group-{g}") for g in (1, 2, 3, 4, 5)] == [10] * 5
     assert {found.groups[id] for id in found.held_out} == {"group-4", "group-5"}
     assert len(found.held_out) == 20
 
     def mix(id):
-        return np.bincount(LABELS[found.places[id]], minlength=CLASSES) / len(found.places[id])
+        return np.bincount(LABELS[found.indices[id]], minlength=CLASSES) / len(found.indices[id])
 
     for group in range(5):
-        first, *others = (mix(f"client-{10 * group + place:02d}") for place in range(10))
+        first, *others = (mix(f"client-{10 * group + number:02d}") for number in range(10))
         assert all(
             np.abs(first - other).sum() < 0.1 for other in others
         )  # also in the groups that come last
     assert np.abs(mix("client-00") - mix("client-10")).sum() > 0.3
     with pytest.raises(DataError, match=r"groups must be > held_out_groups \(2\) and <= clients"):
-        assigned("groups", groups=2)
+        assignment("groups", groups=2)
 
 
 def test_domains_have_training_held_out_and_mixed_clients():
     owned = DATA._replace(owners=np.repeat(["a", "b", "c"], 2000))
-    found = assigned(
+    found = assignment(
         "domains", clients=None, data=owned, per_domain=3, held_out_per_domain=1, mixed=2
     )
-    training = [id for id in found.places if id not in found.held_out]
+    training = [id for id in found.indices if id not in found.held_out]
     assert training == [f"{domain}-{n}" for domain in "abc" for n in range(3)]
     assert set(found.held_out) == {"a-3", "b-3", "c-3", "mixed-0", "mixed-1"}
-    for id, place in found.places.items():
-        counts = np.bincount(LABELS[place], minlength=CLASSES)
+    for id, indices in found.indices.items():
+        counts = np.bincount(LABELS[indices], minlength=CLASSES)
         assert counts.max() - counts.min() <= 3
-        assert set(owned.owners[place]) == ({"a", "b", "c"} if id.startswith("mixed") else {id[0]})
-    everything = np.concatenate(list(found.places.values()))
+        assert set(owned.owners[indices]) == (
+            {"a", "b", "c"} if id.startswith("mixed") else {id[0]}
+        )
+    everything = np.concatenate(list(found.indices.values()))
     assert len(everything) == len(set(everything.tolist()))
     with pytest.raises(DataError, match="needs data of several domains"):
-        assigned("domains")
+        assignment("domains")
 
 
 def test_classes_that_run_out_are_replaced():
     few = DATA._replace(train=Arrays(DATA.train.x[:40], np.where(np.arange(40) < 2, 0, 1)))
     assert sorted(
-        np.concatenate(list(places("lda", clients=4, data=few).values())).tolist()
+        np.concatenate(list(assign("lda", clients=4, data=few).values())).tolist()
     ) == list(range(40))
 
 
 def test_natural_is_by_owner():
     owned = DATA._replace(owners=np.array(["b", "a", "a"] * 2000))
-    parts = places("natural", clients=None, data=owned)
+    parts = assign("natural", clients=None, data=owned)
     assert list(parts) == ["a", "b"]
     assert len(parts["a"]) == 4000
-    assert list(places("natural", clients=1, data=owned)) in (["a"], ["b"])
+    assert list(assign("natural", clients=1, data=owned)) in (["a"], ["b"])
     with pytest.raises(DataError, match="clients must be <= 2, the owners in these data, got 3"):
-        places("natural", clients=3, data=owned)
+        assign("natural", clients=3, data=owned)
     with pytest.raises(DataError, match="needs data that say whose each example is"):
-        places("natural")
+        assign("natural")
 
 
 def test_impossible_numbers_of_clients():
     with pytest.raises(
         DataError, match=r"clients must be <= 6000, the number of examples \(6000\), got 6001"
     ):
-        places("iid", clients=6001)
+        assign("iid", clients=6001)
     with pytest.raises(
         DataError, match=r"must be <= 600, .* divided by 10, the smallest client, got 601"
     ):
-        places("quantity", clients=601)
+        assign("quantity", clients=601)
     with pytest.raises(DataError, match="clients must be given"):
-        places("lda", clients=None)
+        assign("lda", clients=None)
+
+
+def test_many_owners_are_one_pass_over_the_examples():
+    owners = np.array([f"o{number % 3000:04d}" for number in range(SIZE)], dtype=object)
+    parts = assign("natural", clients=None, data=DATA._replace(owners=owners))
+    assert list(parts) == [f"o{number:04d}" for number in range(3000)]
+    assert parts["o0007"].tolist() == [7, 3007]
+
+
+def test_drawn_owners_keep_their_examples():
+    owners = np.array([f"o{number % 50:02d}" for number in range(SIZE)])
+    data = DATA._replace(owners=owners)
+    everybody, some = assign("natural", clients=None, data=data), assign("natural", 9, data=data)
+    assert len(some) == 9
+    assert list(some) == sorted(some)
+    assert all(np.array_equal(some[id], everybody[id]) for id in some)
+    assert list(some) != list(assign("natural", 9, key=1, data=data))
+
+
+def test_clients_that_get_nothing_are_counted():
+    numbers = np.array([2, 0, 2, 2])
+    groups = _group_by_number(numbers, 4)
+    assert [group.tolist() for group in groups] == [[1], [], [0, 2, 3], []]

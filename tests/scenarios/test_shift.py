@@ -167,6 +167,12 @@ def test_unknown_corruptions_are_refused():
         SHIFTS["corrupt"](severity=6)
 
 
+@pytest.mark.parametrize("degrees", [float("nan"), float("inf")])
+def test_images_are_turned_by_a_finite_angle(degrees):
+    with pytest.raises(SettingError, match="degrees must be a finite number, got (nan|inf)"):
+        SHIFTS["rotate"](degrees=degrees)
+
+
 def test_drift_begins_at_its_round():
     settings = {
         "data": {"name": "digits", "limit": 200},

@@ -18,13 +18,13 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     Probability,
     Task,
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 
@@ -73,7 +73,7 @@ class APFL(Algorithm):
         w, own, _, _ = client.fold(step, (message, state["own"], start, 0))
         if self.adaptive:
             share = min(1.0, max(0.0, share - rate * self._slope(client, own, w, share)))
-        return {"own": own, "share": share}, weighted(w, client.size)
+        return {"own": own, "share": share}, Mean(w, client.size, around=message)
 
     def _slope(self, client: Client, own: Params, w: Params, share: float) -> float:
         """⟨v - w, ∇f(v̄)⟩ over one batch."""

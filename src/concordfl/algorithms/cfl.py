@@ -8,11 +8,10 @@ splitting; under partial participation members that were not asked when their cl
 the cluster with the least loss, as new clients do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from ..core import (
     Cohort,
     CountOrZero,
     Examples,
+    Mean,
     ModelCount,
     Params,
     Positive,
@@ -30,7 +30,6 @@ from ..core import (
     Tree,
     client_step,
     tree,
-    weighted,
 )
 from ..toolbox import clustering
 
@@ -65,15 +64,16 @@ class CFL(Algorithm):
             updates = _updates(trained, models[k], cohort)
             lengths[k] = [updates.mean, updates.longest]
             if not self._splits(updates, cohort.round, len(models)):
-                models[k] = tree.total(list(trained.values())).mean()
+                models[k] = _mean(list(trained.values()), k, models[k], cohort)
                 continue
-            groups, new = clustering.bipartition(updates.each), max(models) + 1
+            groups, new = clustering.bipartition(updates.each.numpy()), max(models) + 1
+            before = models[k]
             # Members that were not asked cannot be divided: like new clients they will take the
             # half that fits them best.
             members = {id: member for id, member in members.items() if member != k or id in trained}
             for number, inside in ((k, groups == 0), (new, groups == 1)):
                 chosen = [id for id, belongs in zip(ids, inside, strict=True) if belongs]
-                models[number] = tree.total([trained[id] for id in chosen]).mean()
+                models[number] = _mean([trained[id] for id in chosen], number, before, cohort)
                 members |= dict.fromkeys(chosen, number)
             splits.append([k, new, cohort.round])
         return {"models": models, "members": members, "splits": splits, "lengths": lengths}
@@ -87,7 +87,7 @@ class CFL(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         k = client.best(message) if len(message) > 1 else next(iter(message))
-        return state, {k: weighted(client.fit(message[k]), client.size)}
+        return state, {k: Mean(client.fit(message[k]), client.size, around=message[k])}
 
     def message(self, server: Tree, client_id: str | None) -> Tree:
         """A client's own cluster; all of them to one that has none yet, which takes the one that
@@ -117,23 +117,27 @@ class CFL(Algorithm):
 
 
 class Updates(NamedTuple):
-    """How a cluster's clients have moved its model: (C, D), the length of their mean, and of the
-    longest.
-    """
+    """How a cluster's clients have moved its model."""
 
-    each: np.ndarray
-    mean: float
-    longest: float
+    each: Tensor  # (C, D)
+    mean: float  # length of the mean update
+    longest: float  # length of the longest update
 
 
 def _updates(trained: Mapping[str, Any], before: Params, cohort: Cohort) -> Updates:
-    each = np.stack([_update(reply.mean(), before, cohort) for reply in trained.values()])
-    sizes = np.array([reply.weight for reply in trained.values()])
-    mean = np.linalg.norm((each * sizes[:, None]).sum(0) / sizes.sum())
-    return Updates(each, float(mean), float(np.linalg.norm(each, axis=1).max()))
+    # In torch, on one thread as all else: numpy's norms depend on how many threads BLAS has.
+    each = torch.stack([_update(reply.mean(), before, cohort) for reply in trained.values()])
+    sizes = torch.tensor([reply.weight for reply in trained.values()], dtype=torch.float64)
+    mean = (each * sizes[:, None]).sum(0) / sizes.sum()
+    return Updates(each, float(mean.norm()), float(each.norm(dim=1).max()))
 
 
-def _update(params: Params, before: Params, cohort: Cohort) -> np.ndarray:
+def _update(params: Params, before: Params, cohort: Cohort) -> Tensor:
     weights = cohort.task.model.weights
     moved = tree.subtract(weights(params), weights(before))
-    return torch.cat([value.flatten().double() for value in moved.values()]).numpy()
+    return torch.cat([value.flatten().double() for value in moved.values()])
+
+
+def _mean(replies: Sequence[Tree], cluster: int, before: Params, cohort: Cohort) -> Params:
+    mean: Params = cohort.total(replies, f"cluster-{cluster}").mean(otherwise=before)
+    return mean

@@ -17,13 +17,13 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     NonNegative,
     Params,
     Task,
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 
@@ -51,7 +51,7 @@ class Ditto(Algorithm):
             return client.loss(params, batch) + self.penalty / 2 * distance
 
         own = client.fit(state["own"], near, purpose="personal")
-        return {"own": own}, weighted(client.fit(message), client.size)
+        return {"own": own}, Mean(client.fit(message), client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)

@@ -18,11 +18,11 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     Task,
     Tree,
     client_step,
-    weighted,
 )
 
 
@@ -41,12 +41,12 @@ class FedAvg(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         loss = partial(self.local_loss, client, state, message)
-        return state, weighted(client.fit(message, loss), client.size)
+        return state, Mean(client.fit(message, loss), client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
-    def tuned(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
+    def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return client.fit(message, epochs=epochs, purpose="tune")
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:

@@ -30,9 +30,9 @@ class FedAvgFineTuned(FedAvg):
     tune_epochs: Repeats = 1
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
-        return {"tuned": super().tuned(client, state, message, self.tune_epochs)}
+        return {"tuned": super().tune(client, state, message, self.tune_epochs)}
 
-    def tuned(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
+    def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return message  # it tunes by itself
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:

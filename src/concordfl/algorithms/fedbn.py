@@ -18,12 +18,12 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     Task,
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 FORWARD_PASSES = 50  # mini-batches after which a running mean has forgotten where it began
@@ -46,26 +46,25 @@ class FedBN(Algorithm):
         return {name: value for name, value in task.model.init(seed).items() if name not in private}
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {
-            "layers": tree.subset(client.model.init(client.seed), client.model.normalisation_names),
-            "met": False,
-        }
+        start, names = client.model.init(client.seed), client.model.normalisation_names
+        return {"layers": tree.subset(start, names)}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         trained = client.fit({**message, **state["layers"]})
         layers = tree.subset(trained, client.model.normalisation_names)
-        return {"layers": layers, "met": True}, weighted(tree.subset(trained, message), client.size)
+        shared = tree.subset(trained, message)
+        return {"layers": layers}, Mean(shared, client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
-        if state["met"] or not state["layers"]:
+        if client.has_state or not state["layers"]:
             return state
-        return {"layers": _with_statistics(client, {**message, **state["layers"]}), "met": False}
+        return {"layers": _with_statistics(client, {**message, **state["layers"]})}
 
-    def tuned(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
+    def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return client.fit({**message, **state["layers"]}, epochs=epochs, purpose="tune")
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:

@@ -6,10 +6,9 @@ Algorithm 1, appendices B and D. Stages: cluster, encoders, concatenate, head. D
 is averaged by size (published code: equally, which `head_average = "equal"` gives).
 """
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from ..core import (
     Cohort,
     Draws,
     Examples,
+    Mean,
     ModelCount,
     Params,
     Positive,
@@ -37,14 +37,17 @@ from ..core import (
     client_step,
     encoder_and_head,
     tree,
-    weighted,
     weighted_loss,
 )
 from ..toolbox import clustering
+from .fedsoft import FedSoft
+from .fesem import FeSEM
+from .ifca import IFCA
 
 ENCODERS = "encoders"  # the name under which they are published
 BATCH = 500  # random inputs at a time
-STRATEGIES = {"ifca": "IFCA", "fesem": "FeSEM", "fedsoft": "FedSoft"}
+Clustered = IFCA | FeSEM | FedSoft
+STRATEGIES: dict[str, type[Clustered]] = {"ifca": IFCA, "fesem": FeSEM, "fedsoft": FedSoft}
 
 
 @dataclass(frozen=True)
@@ -111,16 +114,15 @@ class FedConcat(Algorithm):
         return module
 
     def stages(self) -> Sequence[Stage]:
-        kept = int(
-            self.infer != "labels" and not self.restart
-        )  # the round that infers labels is the first of the encoders'
+        # The round that infers labels is the first of the encoders', unless it is thrown away.
+        trains = self.infer != "labels" and not self.restart
         encoders = [
-            Stage("cluster", self.cluster, rounds=1, everyone=True, prepares=True),
+            Stage("cluster", self.cluster, rounds=1, everyone=True, prepares=True, trains=trains),
             Stage(
                 "encoders",
                 self.train_encoders,
-                rounds=self.encoder_rounds - kept,
-                first_round=kept,
+                rounds=self.encoder_rounds - int(trains),
+                first_round=int(trains),
                 prepares=True,
             ),
         ]
@@ -148,6 +150,7 @@ class FedConcat(Algorithm):
                 everyone=True,
                 prepares=True,
                 required=False,
+                trains=False,
             ),
             Stage("head", self.train_head, rounds=self.head_rounds),
         )
@@ -170,8 +173,8 @@ class FedConcat(Algorithm):
     def cluster(self, server: Tree, cohort: Cohort) -> Tree:
         start = server["models"][0]
         if self.infer == "labels":
-            told = cohort.run(self.tell_labels)
-            members = self._group({id: told[id].numpy() for id in told}, cohort)
+            shares = cohort.run(self.tell_labels)
+            members = self._group({id: shares[id].numpy() for id in shares}, cohort)
             return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
         replies = cohort.run(self.train, broadcast={0: start})
         trained = {id: replies[id][0] for id in replies}
@@ -184,7 +187,10 @@ class FedConcat(Algorithm):
         }
         return {
             **server,
-            "models": {k: tree.total(group).mean() for k, group in groups.items()},
+            "models": {
+                k: cohort.total(group, f"group-{k}").mean(otherwise=start)
+                for k, group in groups.items()
+            },
             "members": members,
         }
 
@@ -193,9 +199,8 @@ class FedConcat(Algorithm):
         """(2), with the noise of appendix B if asked for."""
         shares = client.label_counts() / client.size
         if self.epsilon is not None:
-            shares = shares + client.random("laplace").laplace(
-                tuple(shares.shape), 1 / self.epsilon
-            )
+            key = client.private_random("laplace")
+            shares = shares + key.laplace(tuple(shares.shape), 1 / self.epsilon)
         return state, shares
 
     def _inferred(
@@ -237,18 +242,18 @@ class FedConcat(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         ((k, params),) = message.items()
-        return state, {k: weighted(client.fit(params), client.size)}
+        return state, {k: Mean(client.fit(params), client.size, around=params)}
 
     def train_by_strategy(self, server: Tree, cohort: Cohort) -> Tree:
         inner = self._inner().round(server["inner"], cohort)
         return {**server, "inner": inner, "models": self._inner().shared_models(inner)}
 
-    def _inner(self) -> Any:
+    def parts(self) -> Mapping[str, Algorithm]:
+        return {} if self.strategy == "kmeans" else {self.strategy: self._inner()}
+
+    def _inner(self) -> Clustered:
         """The clustered method that takes the place of stages 1 and 2."""
-        kind = getattr(
-            importlib.import_module(f".{self.strategy}", __package__), STRATEGIES[self.strategy]
-        )
-        return kind(num_models=self.clusters)
+        return STRATEGIES[self.strategy](num_models=cast(int, self.clusters))
 
     # --- 3: the encoders side by side, for good ---------------------------------------------------
 
@@ -311,7 +316,8 @@ class FedConcat(Algorithm):
         head = client.descend(
             message, _head_loss, data=features, steps=self.head_steps, purpose="head"
         )
-        return state, weighted(head, client.size if self.head_average == "size" else 1)
+        weight = client.size if self.head_average == "size" else 1
+        return state, Mean(head, weight, around=message)
 
     # --- the wide model ---------------------------------------------------------------------------
 

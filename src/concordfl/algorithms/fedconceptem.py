@@ -9,6 +9,7 @@ that state, and so the next difference, alone. Where published code departs, the
 see the docs.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -23,15 +24,16 @@ from ..core import (
     Count,
     Examples,
     Fraction,
+    Mean,
     ModelCount,
     NonNegative,
     Positive,
     SettingError,
     Task,
+    Total,
     Tree,
     client_step,
     tree,
-    weighted,
 )
 from ..toolbox import mixture
 
@@ -83,7 +85,7 @@ class FedConceptEM(Algorithm):
             "models": {k: task.model.init(seed, index=k) for k in models},
             "log_prior": flat,  # log(Y P_k(y)), 0 where flat
             "totals": flat,  # Σ over clients' last counted reports
-            "shares": [],  # of the examples, by model, after every round
+            "shares": {},  # of the examples, by model, after the last round
             "removed": [],  # (model, round)
             "still": 0,  # rounds for which the shares have not moved
         }
@@ -102,25 +104,24 @@ class FedConceptEM(Algorithm):
             for k, table in totals.items()
         }
         shares = _shares(totals)
-        still = (
-            server["still"] + 1
-            if server["shares"] and _moved(server["shares"][-1], shares) < self.tolerance
-            else 0
-        )
-        after = {**server, "models": models, "log_prior": prior, "totals": totals, "still": still}
-        after["shares"] = [*server["shares"], shares]
-        return (
-            self._without_empty(after, cohort.round)
-            if self.adaptive and still >= self.patience
-            else after
-        )
+        settled = _largest_change(server["shares"], shares) < self.tolerance
+        after = {
+            **server,
+            "models": models,
+            "log_prior": prior,
+            "totals": totals,
+            "shares": shares,
+            "still": server["still"] + 1 if settled else 0,
+        }
+        if self.adaptive and after["still"] >= self.patience:
+            return self._without_empty(after, cohort.round)
+        return after
 
     def _without_empty(self, server: Tree, round: int) -> Tree:
         """Algorithm 2: all models with a share below δ are removed at once; clients follow when
         they next see the models.
         """
-        shares = server["shares"][-1]
-        empty = [k for k in server["models"] if shares[k] < self.threshold]
+        empty = [k for k in server["models"] if server["shares"][k] < self.threshold]
         kept = {name: _only(server[name], empty) for name in ("models", "log_prior", "totals")}
         return {
             **server,
@@ -138,14 +139,16 @@ class FedConceptEM(Algorithm):
         nothing = {
             k: torch.zeros(client.num_classes, dtype=torch.float64) for k in message["models"]
         }
-        zeros = mixture.by_model(message["models"], torch.zeros_like(equal))
-        moments = {"first": zeros, "second": zeros} if self.adam else {}
         return {
             "gamma": mixture.by_model(message["models"], equal),
             "counted": nothing,
-            "moments": moments,
-            "met": False,
+            "moments": self._no_moments(client, message["models"]) if self.adam else {},
         }
+
+    def _no_moments(self, client: Client, models: Tree) -> Tree:
+        """Adam's moments at the start."""
+        zeros = torch.zeros((client.size, len(models)), dtype=torch.float64)
+        return {name: mixture.by_model(models, zeros) for name in ("first", "second")}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -153,24 +156,29 @@ class FedConceptEM(Algorithm):
         gamma, moments = self._expect(client, state, message)  # (10)
         trained = mixture.train_each(client, models, gamma)  # (13)
         report = {
-            k: client.label_counts(gamma[:, place])
-            + client.random(f"noise-{k}").normal((client.num_classes,), self.noise)
-            for place, k in enumerate(models)
+            k: client.label_counts(gamma[:, index]) + self._noise(client, k)
+            for index, k in enumerate(models)
         }
         sizes = torch.ones(len(models)) if self.aggregate == "size" else gamma.mean(0)
         reply = {
             "models": {
-                k: weighted(trained[k], client.size * float(share))
+                k: Mean(trained[k], client.size * float(share), around=models[k])
                 for k, share in zip(models, sizes, strict=True)
             },
-            "change": {k: table - state["counted"][k] for k, table in report.items()},
+            "change": Total({k: table - state["counted"][k] for k, table in report.items()}),
         }
         return {
             "gamma": mixture.by_model(models, gamma),
             "counted": report,
             "moments": moments,
-            "met": True,
         }, reply
+
+    def _noise(self, client: Client, model: int) -> Tensor | float:
+        """(Y,) the privacy noise of (15), drawn from what only the client knows."""
+        if not self.noise:
+            return 0.0
+        key = client.private_random(f"noise-{model}")
+        return key.normal((client.num_classes,), self.noise)
 
     def _expect(self, client: Client, state: Tree, message: Tree) -> tuple[Tensor, Tree]:
         """The E-step, from the weights of the models that are still there: γ (N, K), and Adam's
@@ -181,11 +189,13 @@ class FedConceptEM(Algorithm):
         gamma = mixture.responsibilities(
             client.losses_each(models), before.mean(0), prior_of(client, message)
         )
-        return (
-            (gamma, {})
-            if not self.adam
-            else self._accelerate(before, gamma, models, state["moments"])
-        )
+        if not self.adam:
+            return gamma, {}
+        if len(before) != client.size:  # the data have drifted: Adam begins anew
+            before, moments = _spread(before, client.size), self._no_moments(client, models)
+        else:
+            moments = state["moments"]
+        return self._accelerate(before, gamma, models, moments)
 
     def _accelerate(
         self, before: Tensor, target: Tensor, models: Tree, moments: Tree
@@ -208,17 +218,15 @@ class FedConceptEM(Algorithm):
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         models = message["models"]
-        if not state["met"]:  # new, or never sampled: the E-step alone, to convergence
+        if not client.has_state:  # new, or never sampled: the E-step alone, to convergence
             gamma = mixture.settle(client.losses_each(models), prior_of(client, message)).gamma
         else:
             gamma = mixture.renormalised(mixture.columns(models, state["gamma"]))
-        tuned = self.fine_tune and not new
-        return {
-            "omega": gamma.mean(0),
-            "models": mixture.train_each(client, models, gamma, "tune", epochs=1)
-            if tuned
-            else models,
-        }
+        omega = gamma.mean(0)
+        if self.fine_tune and not new:
+            weights = gamma if len(gamma) == client.size else _spread(gamma, client.size)
+            models = mixture.train_each(client, models, weights, "tune", epochs=1)
+        return {"omega": omega, "models": models}
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return mixture.predict(client, state["models"], state["omega"], examples)
@@ -258,8 +266,14 @@ def _shares(totals: Tree) -> dict[int, float]:
     return {k: value / whole for k, value in sums.items()}
 
 
-def _moved(before: dict[int, float], after: dict[int, float]) -> float:
-    return max(abs(after[k] - before.get(k, 0.0)) for k in after)
+def _largest_change(before: dict[int, float], after: dict[int, float]) -> float:
+    """Of the shares; after the first round there is nothing to compare with."""
+    return max(abs(after[k] - before.get(k, 0.0)) for k in after) if before else math.inf
+
+
+def _spread(gamma: Tensor, size: int) -> Tensor:
+    """(size, K) the mean responsibilities for every one of other examples."""
+    return gamma.mean(0).expand(size, -1)
 
 
 def _only(kept: Tree, without: list[int]) -> Tree:

@@ -19,6 +19,7 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     SettingError,
     Task,
@@ -26,7 +27,6 @@ from ..core import (
     client_step,
     encoder_and_head,
     tree,
-    weighted,
 )
 
 PRIVATE = "private."
@@ -77,26 +77,23 @@ class FedDual(Algorithm):
         }
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {"private": _private(client.model.init(client.seed)), "met": False}
+        return {"private": _private(client.model.init(client.seed))}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         trained = client.fit({**message, **state["private"]})
-        return {"private": _private(trained), "met": True}, weighted(
-            tree.subset(trained, message), client.size
-        )
+        shared = tree.subset(trained, message)
+        return {"private": _private(trained)}, Mean(shared, client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
-        if state["met"]:
+        if client.has_state:
             return state
         whole = {**message, **state["private"]}
-        return {
-            "private": _private(client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")),
-            "met": False,
-        }
+        fitted = client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")
+        return {"private": _private(fitted)}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**message, **state["private"]}, examples)

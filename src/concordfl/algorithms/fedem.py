@@ -18,11 +18,11 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     ModelCount,
     Task,
     Tree,
     client_step,
-    weighted,
 )
 from ..toolbox import mixture
 
@@ -47,10 +47,7 @@ class FedEM(Algorithm):
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        return {
-            "omega": torch.full((len(message),), 1 / len(message), dtype=torch.float64),
-            "met": False,
-        }
+        return {"omega": torch.full((len(message),), 1 / len(message), dtype=torch.float64)}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -59,19 +56,19 @@ class FedEM(Algorithm):
         trained = mixture.train_each(client, message, gamma)  # (5)
         sizes = torch.ones_like(omega) if self.aggregate == "size" else omega
         reply = {
-            k: weighted(trained[k], client.size * float(share))
+            k: Mean(trained[k], client.size * float(share), around=message[k])
             for k, share in zip(trained, sizes, strict=True)
         }
-        return {"omega": omega, "met": True}, reply
+        return {"omega": omega}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)
         return {k: total[k].mean(otherwise=server[k]) for k in server}
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        if state["met"]:
+        if client.has_state:
             return state
-        return {"omega": mixture.settle(client.losses_each(message)).omega, "met": False}
+        return {"omega": mixture.settle(client.losses_each(message)).omega}
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return mixture.predict(client, message, state["omega"], examples)

@@ -19,13 +19,14 @@ from ..core import (
     Cohort,
     Examples,
     Likelihood,
+    Mean,
     ModelCount,
     Params,
     Task,
+    Total,
     Tree,
     Weighted,
     client_step,
-    weighted,
 )
 from ..toolbox import gaussian, mixture
 from .gaussian_mixture import GaussianMixture
@@ -66,12 +67,15 @@ class FedGMM(GaussianMixture):
         mass = q.sum((0, 1))
         reply = {
             "models": {
-                k: weighted(trained[k], float(mass[place])) for place, k in enumerate(trained)
+                k: Mean(trained[k], float(mass[index]), around=message["models"][k])
+                for index, k in enumerate(trained)
             },
-            "gaussians": self.statistics(client, q.sum(2), within=self.covariance == "paper"),
-            "pi": self.report_of(client, state, pi),
+            "gaussians": Total(
+                self.statistics(client, q.sum(2), within=self.covariance == "paper")
+            ),
+            "pi": Total(self.report_of(client, state, pi)),
         }
-        return {"pi": pi, "met": True}, reply
+        return {"pi": pi}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
@@ -122,5 +126,5 @@ class FedGMM(GaussianMixture):
 
 def _mean(total: Weighted, before: Params) -> Params:
     """A classifier without mass keeps its parameters, as a Gaussian does."""
-    after: Params = total.mean() if total.weight > gaussian.NO_MASS else before
+    after: Params = total.mean(otherwise=before) if total.weight > gaussian.NO_MASS else before
     return after

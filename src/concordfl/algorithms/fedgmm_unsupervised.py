@@ -18,6 +18,7 @@ from ..core import (
     Likelihood,
     SettingError,
     Task,
+    Total,
     Tree,
     client_step,
 )
@@ -52,10 +53,10 @@ class FedGMMUnsupervised(GaussianMixture):
         q = self.expect(client, state, message)
         pi = q.mean(0)
         reply = {
-            "gaussians": self.statistics(client, q, within=self.covariance == "paper"),
-            "pi": self.report_of(client, state, pi),
+            "gaussians": Total(self.statistics(client, q, within=self.covariance == "paper")),
+            "pi": Total(self.report_of(client, state, pi)),
         }
-        return {"pi": pi, "met": True}, reply
+        return {"pi": pi}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=self.message(server, None))

@@ -16,6 +16,7 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     Repeats,
     SettingError,
@@ -23,7 +24,6 @@ from ..core import (
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 
@@ -46,10 +46,7 @@ class FedRep(Algorithm):
         return tree.subset(task.model.init(seed), task.model.encoder_names)
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {
-            "head": tree.subset(client.model.init(client.seed), client.model.head_names),
-            "met": False,
-        }
+        return {"head": tree.subset(client.model.init(client.seed), client.model.head_names)}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
@@ -58,8 +55,9 @@ class FedRep(Algorithm):
         trained = client.fit(
             with_head, only=model.encoder_names, epochs=self.body_epochs, purpose="body"
         )
-        state = {"head": tree.subset(with_head, model.head_names), "met": True}
-        return state, weighted(tree.subset(trained, model.encoder_names), client.size)
+        body = tree.subset(trained, model.encoder_names)
+        head = tree.subset(with_head, model.head_names)
+        return {"head": head}, Mean(body, client.size, around=message)
 
     def _fit_head(self, client: Client, state: Tree, message: Params) -> Params:
         whole = {**message, **state["head"]}
@@ -71,12 +69,10 @@ class FedRep(Algorithm):
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
-        if state["met"]:
+        if client.has_state:
             return state
-        return {
-            "head": tree.subset(self._fit_head(client, state, message), client.model.head_names),
-            "met": False,
-        }
+        with_head = self._fit_head(client, state, message)
+        return {"head": tree.subset(with_head, client.model.head_names)}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**message, **state["head"]}, examples)

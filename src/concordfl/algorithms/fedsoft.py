@@ -25,6 +25,7 @@ from ..core import (
     Count,
     Examples,
     Key,
+    Mean,
     ModelCount,
     NonNegative,
     Params,
@@ -32,7 +33,6 @@ from ..core import (
     Tree,
     client_step,
     tree,
-    weighted,
 )
 from ..toolbox import mixture
 
@@ -72,7 +72,8 @@ class FedSoft(Algorithm):
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         state = self._trained(client, self._estimated(client, state, message), message)
         shares = zip(message, state["importance"].tolist(), strict=True)
-        return state, {k: weighted(state["model"], client.size * u) for k, u in shares}
+        own = state["model"]
+        return state, {k: Mean(own, client.size * u, around=message[k]) for k, u in shares}
 
     @client_step
     def tell_importance(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -82,7 +83,8 @@ class FedSoft(Algorithm):
     @client_step
     def train_if_drawn(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         state = self._trained(client, state, message["centres"])
-        return state, {k: weighted(state["model"], 1) for k in message["drawn_by"]}
+        own, centres = state["model"], message["centres"]
+        return state, {k: Mean(own, 1, around=centres[k]) for k in message["drawn_by"]}
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         if self.drawn is None:

@@ -21,16 +21,17 @@ from ..core import (
     Cohort,
     Examples,
     Fraction,
+    Mean,
     ModelCount,
     NonNegative,
     Params,
     Positive,
     Task,
+    Total,
     Tree,
     Width,
     client_step,
     encoder_and_head,
-    weighted,
     weighted_loss,
 )
 from ..toolbox import mixture
@@ -96,7 +97,7 @@ class FedVC(Algorithm):
             trained = client.fit(
                 message, lambda params, batch: self._unified_loss(client, v, params, batch)
             )
-            return {"v": v}, {"model": weighted(trained, client.size)}
+            return {"v": v}, {"model": Mean(trained, client.size, around=message)}
         sums = {
             "s": torch.zeros(self.num_concepts),
             "c": torch.zeros(self.num_concepts, self.concept_dim),
@@ -116,7 +117,8 @@ class FedVC(Algorithm):
             message, loss, only=[name for name in client.model.names if name != CONCEPTS]
         )
         del trained[CONCEPTS]
-        return {"v": v}, {"model": weighted(trained, client.size), "sums": sums}
+        model = Mean(trained, client.size, around=message)
+        return {"v": v}, {"model": model, "sums": Total(sums)}
 
     def _losses(
         self,
@@ -148,7 +150,7 @@ class FedVC(Algorithm):
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)
-        after = {**server, **total["model"].mean(otherwise={})}
+        after = {**server, **total["model"].mean(otherwise=server)}
         if self.concepts == "em":  # (10)
             mass = total["sums"]["s"][:, None]
             after[CONCEPTS] = torch.where(

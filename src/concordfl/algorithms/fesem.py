@@ -22,6 +22,7 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     ModelCount,
     NonNegative,
     Params,
@@ -30,7 +31,6 @@ from ..core import (
     Tree,
     client_step,
     tree,
-    weighted,
 )
 from ..toolbox import clustering
 
@@ -65,7 +65,10 @@ class FeSEM(Algorithm):
             k: [replies[id] for id in sorted(replies) if nearest[id] == k]
             for k in sorted(set(nearest.values()))
         }
-        moved = {k: tree.total(group).mean() for k, group in groups.items()}
+        moved = {
+            k: cohort.total(group, f"centre-{k}").mean(otherwise=centres.get(k, centres[0]))
+            for k, group in groups.items()
+        }
         return {"centres": {**centres, **moved}, "members": {**server["members"], **nearest}}
 
     def shared_models(self, server: Tree) -> Tree:
@@ -80,7 +83,8 @@ class FeSEM(Algorithm):
             distance = tree.sq_dist(client.model.weights(params), client.model.weights(centre))
             return client.loss(params, batch) + self.mu / 2 * distance
 
-        return state, weighted(client.fit(centre, loss if self.mu else None), client.size)
+        trained = client.fit(centre, loss if self.mu else None)
+        return state, Mean(trained, client.size, around=centre)
 
     def _first_groups(self, trained: Mapping[str, Params], cohort: Cohort) -> dict[str, int]:
         points = np.stack([_vector(trained[id], cohort).numpy() for id in sorted(trained)])

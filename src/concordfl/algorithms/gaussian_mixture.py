@@ -29,6 +29,7 @@ from ..core import (
     SettingError,
     Stage,
     Task,
+    Total,
     Tree,
     Weighted,
     Width,
@@ -39,7 +40,7 @@ from ..core import (
 from ..toolbox import embedding, gaussian, mixture
 from ..toolbox.gaussian import CovarianceType, Gaussians, Statistics
 
-MOST_FEATURES = 4096  # whose second moments a client can send: 128 MiB
+MAX_FEATURES = 4096  # whose second moments a client can send: 128 MiB
 FRAME = "embedding"  # the name under which the coordinates of the embedding are published
 
 
@@ -69,7 +70,15 @@ class GaussianMixture(Algorithm):
     def stages(self) -> Sequence[Stage]:
         rounds = 1 + self.num_gaussians + self.lloyd_steps
         return (
-            Stage("start", self.start, rounds, everyone=True, prepares=True, required=False),
+            Stage(
+                "start",
+                self.start,
+                rounds,
+                everyone=True,
+                prepares=True,
+                required=False,
+                trains=False,
+            ),
             Stage("train", self.train_all),
         )
 
@@ -103,9 +112,9 @@ class GaussianMixture(Algorithm):
     def unstarted(self, task: Task) -> Tree:
         """The server's side of it before the first round."""
         features = math.prod(task.input_shape)
-        if self.embedding in embedding.PLAIN and features > MOST_FEATURES:
+        if self.embedding in embedding.PLAIN and features > MAX_FEATURES:
             raise SettingError(
-                f"embedding {self.embedding!r} takes at most {MOST_FEATURES} features, got "
+                f"embedding {self.embedding!r} takes at most {MAX_FEATURES} features, got "
                 f"{features}: choose an encoder"
             )
         return {
@@ -150,8 +159,8 @@ class GaussianMixture(Algorithm):
         pooled mean.
         """
         candidates, centres = server["candidates"], server["centres"]
-        told = {"candidates": candidates, "centres": torch.cat([server["shift"][None], centres])}
-        best = int(cohort.sum(self.save, broadcast=told).argmax())
+        sent = {"candidates": candidates, "centres": torch.cat([server["shift"][None], centres])}
+        best = int(cohort.sum(self.measure_savings, broadcast=sent).argmax())
         rest = torch.cat([candidates[:best], candidates[best + 1 :]])
         return {
             **server,
@@ -175,15 +184,16 @@ class GaussianMixture(Algorithm):
         """Moments of what is embedded, before there are coordinates."""
         x = embedding.features(client, self.embedding, client.examples)
         ones = torch.ones(len(x), 1, dtype=torch.float64)
-        return state, gaussian.statistics(
-            x, ones, torch.zeros(x.shape[1], dtype=torch.float64), "full"
-        )
+        no_shift = torch.zeros(x.shape[1], dtype=torch.float64)
+        return state, Total(gaussian.statistics(x, ones, no_shift, "full"))
 
     @client_step
-    def save(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def measure_savings(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+        """How much squared distance each candidate centre would save."""
         x = self.embed(client, client.examples)
         nearest = torch.cdist(x, message["centres"]).square().min(1, keepdim=True).values
-        return state, (nearest - torch.cdist(x, message["candidates"]).square()).clamp_min(0).sum(0)
+        savings = nearest - torch.cdist(x, message["candidates"]).square()
+        return state, Total(savings.clamp_min(0).sum(0))
 
     @client_step
     def assign(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -191,7 +201,7 @@ class GaussianMixture(Algorithm):
         x = self.embed(client, client.examples)
         nearest = torch.cdist(x, message).argmin(1)
         belongs = torch.nn.functional.one_hot(nearest, len(message)).double()
-        return state, self.statistics(client, belongs, within=False)
+        return state, Total(self.statistics(client, belongs, within=False))
 
     # --- a client's own weights: π, of the shape that a method gives them -------------------------
 
@@ -209,7 +219,7 @@ class GaussianMixture(Algorithm):
         )
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        return {"pi": self.equal_weights(), "met": False}
+        return {"pi": self.equal_weights()}
 
     def expect(self, client: Client, state: Tree, message: Tree) -> Tensor:
         """The E-step: (N, *weights_shape) responsibilities."""
@@ -224,7 +234,7 @@ class GaussianMixture(Algorithm):
         """
         if self.shared_weights:
             return weighted(pi, client.size)
-        return Weighted(pi - state["pi"], 0.0) if state["met"] else weighted(pi, 1)
+        return Weighted(pi - state["pi"], 0.0) if client.has_state else weighted(pi, 1)
 
     def common_weights(self, server: Tree, total: Weighted) -> Tree:
         """π of all clients, the mean of what every one of them has last reported; and the sum
@@ -237,7 +247,7 @@ class GaussianMixture(Algorithm):
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         """Section 4.6: a new client learns its π alone; everything shared stays as it is."""
-        if self.shared_weights or state["met"]:
+        if self.shared_weights or client.has_state:
             return {"pi": message["pi"] if self.shared_weights else state["pi"], "steps": 0}
         settled = mixture.settle(self.losses(client, message))
         return {"pi": settled.omega.view(self.weights_shape), "steps": settled.steps}

@@ -13,14 +13,15 @@ from torch import Tensor
 from ..core import (
     About,
     Algorithm,
+    Chosen,
     Client,
     Cohort,
     Examples,
+    Mean,
     ModelCount,
     Task,
     Tree,
     client_step,
-    weighted,
 )
 
 
@@ -48,11 +49,16 @@ class IFCA(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         best = client.best(message)
-        return state, {best: weighted(client.fit(message[best]), client.size)}
+        trained = client.fit(message[best])
+        reply = {best: Mean(trained, client.size, around=message[best])}
+        return state, Chosen(reply, among=message)
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         total = cohort.sum(self.train, broadcast=server)
-        return {k: total[k].mean() if k in total else params for k, params in server.items()}
+        return {
+            k: total[k].mean(otherwise=params) if k in total else params
+            for k, params in server.items()
+        }
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         return {"best": client.best(message)}

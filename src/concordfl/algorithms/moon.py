@@ -18,6 +18,7 @@ from ..core import (
     About,
     Batch,
     Client,
+    Mean,
     NonNegative,
     Params,
     Positive,
@@ -25,7 +26,6 @@ from ..core import (
     Width,
     client_step,
     encoder_and_head,
-    weighted,
     weighted_loss,
 )
 from .fedavg import FedAvg
@@ -75,7 +75,7 @@ class MOON(FedAvg):
             else [self._represent(client, params) for params in (message, state["last"])]
         )
         trained = client.fit(message, partial(self.contrastive_loss, client, others))
-        return {"last": trained}, weighted(trained, client.size)
+        return {"last": trained}, Mean(trained, client.size, around=message)
 
     def _represent(self, client: Client, params: Params) -> Tensor:
         return client.over(None, lambda inputs: client.model.features(params, inputs))

@@ -19,6 +19,7 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Mean,
     Params,
     Positive,
     Repeats,
@@ -27,7 +28,6 @@ from ..core import (
     Tree,
     client_step,
     tree,
-    weighted,
 )
 
 
@@ -72,7 +72,7 @@ class PFedMe(Algorithm):
             return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
-        return {"own": theta}, weighted(w, client.size)
+        return {"own": theta}, Mean(w, client.size, around=message)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)

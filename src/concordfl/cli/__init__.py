@@ -7,9 +7,9 @@ from .signals import quiet_interrupts
 from .streams import prepare_streams
 
 if typing.TYPE_CHECKING:
-    from .options import SetOption
+    from .options import FreshOption, KeepOption, SetOption
 
-__all__ = ["SetOption", "main", "script"]
+__all__ = ["FreshOption", "KeepOption", "SetOption", "main", "script"]
 
 
 def main() -> None:
@@ -42,9 +42,9 @@ def script(command: Callable[..., None]) -> None:
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """The option `--set`, for scripts: typer is loaded when it is asked for."""
-        if name != "SetOption":
+        """The options that scripts share with our commands: typer is loaded when one is used."""
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .options import SetOption
+        from . import options
 
-        return SetOption
+        return getattr(options, name)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from .. import compare as comparison
 from .. import config as configuration
 from ..algorithms import ALGORITHMS
 from ..core import SettingError
@@ -13,7 +12,18 @@ from ..core.settings import nearest
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
 from ..report import curves, tables
-from .options import ExecutorOption, OutOption, RunFile, SetOption, assignments
+from ..study import compare as comparison
+from ..study import kept_results
+from ..study.cells import Cells, ConfigHasher, vary
+from .options import (
+    ExecutorOption,
+    FreshOption,
+    KeepOption,
+    OutOption,
+    RunFile,
+    SetOption,
+    assignments,
+)
 from .progress import show_progress
 from .results import stoppable
 from .terminal import console, say, show
@@ -27,14 +37,15 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
     ] = 1,
-    vary: Annotated[
-        str | None,
+    variations: Annotated[
+        list[str],
         typer.Option(
+            "--vary",
             metavar="SECTION.KEY=VALUE,VALUE,...",
-            help="Try several values of a setting, a row each.",
+            help="Try several values of a setting, a row each; repeated, every combination.",
             show_default=False,
         ),
-    ] = None,
+    ] = [],  # noqa: B006 - typer reads the default and never changes it
     over_clients: Annotated[
         bool,
         typer.Option(
@@ -50,31 +61,55 @@ def compare(
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
+    keep: KeepOption = False,
+    fresh: FreshOption = False,
 ) -> None:
-    """Run several methods on the same federation and show one table. Finished runs are reused."""
+    """Run several methods on the same federation and show one table.
+
+    Finished runs are reused, and so are the results kept beside the run file.
+    """
     table = configuration.override(configuration.read_table(file), assignments(set, None, executor))
-    cells = _cells(table, _known_names(algorithms), seeds, vary)
-    results = comparison.results_folder(file)
+    cells = _cells(table, _known_names(algorithms), seeds, variations)
+    hasher = ConfigHasher()
+    # What is to be added to must be whole, even if nothing is taken from it.
+    beside = kept_results.read(file, hasher) if keep or not fresh else None
+    kept = None if fresh else beside
     if curve is not None:
         curves.kind_of(curve)  # refused before any work is done
-        comparison.require_history(cells, results)
+        comparison.require_history(cells, kept, hasher)
     folder = out or Path("runs") / f"compare-{file.stem}"
-    with stoppable("the same command"):
-        summaries = comparison.compare(
-            cells, folder, lambda title: show_progress(console, title), results
+    if fresh and out is None:
+        folder = comparison.new_folder(folder)
+    with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
+        found = comparison.compare(
+            cells,
+            folder,
+            lambda title: show_progress(console, title),
+            kept,
+            hasher=hasher,
+            keep_beside=file if keep else None,
         )
     title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
-    if over_clients:
-        heading = f"{title}, last round in percent, ± over clients"
-        show(tables.over_clients_table(heading, summaries))
-    else:
-        heading = f"{title}, accuracy after the last round in percent"
-        show(tables.comparison_table(heading, summaries))
+    _show_table(title, found, over_clients=over_clients)
     if curve is not None:
-        picture = curves.accuracy_against_bytes(title, summaries, curves.kind_of(curve))
+        picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
         write_atomically(curve, picture)
         say(f"Accuracy against bytes is in {curve}")
-    say(f"Runs are in {folder}")
+    notes = [
+        beside and beside.describe_ignored(),
+        kept_results.describe_kept(found.kept, found.num_cells),
+        f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
+    ]
+    say(*(note for note in notes if note))
+
+
+def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool) -> None:
+    if over_clients:
+        heading = f"{title}, last round in percent, ± over clients"
+        show(tables.over_clients_table(heading, found.figures))
+    else:
+        heading = f"{title}, accuracy after the last round in percent"
+        show(tables.comparison_table(heading, found.figures))
 
 
 def _known_names(algorithms: str) -> list[str]:
@@ -87,12 +122,7 @@ def _known_names(algorithms: str) -> list[str]:
     return names
 
 
-def _cells(
-    table: dict[str, object], names: list[str], seeds: int, vary: str | None
-) -> comparison.Cells:
+def _cells(table: dict[str, object], names: list[str], seeds: int, variations: list[str]) -> Cells:
     configuration.Config.from_table(table)  # refused as a whole before its sections are used
     first = Plan.from_table(table.get("run", {}), "run").seed  # type: ignore[arg-type]
-    numbers = range(first, first + seeds)
-    if vary is None:
-        return comparison.cells(table, names, numbers)
-    return comparison.varied(table, vary, names, numbers)
+    return vary(table, variations, names, range(first, first + seeds))

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..core import DataError, SettingError
 from ..core.settings import nearest
-from ..data.dataset import FileSource, Form, places
+from ..data.dataset import FileSource, Form, data_folders
 from ..data.datasets import DATASETS
 from ..data.fetch import fetch
 from ..report.tables import size
@@ -53,7 +53,7 @@ def get(
         raise SettingError(
             f"the data set must have a home to fetch from, got {name!r}, which has none: {advice}"
         )
-    folder = places(name)[0]
+    folder = data_folders(name)[0]
     for remote in source.home:
         with show_download(console, remote.address) as report:
             file = fetch(remote, folder, report)

@@ -14,6 +14,12 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.see
 ExecutorOption = Annotated[
     str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
 ]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="Keep results that took long beside the run file.")
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Compute all anew, whatever results are kept.")
+]
 TrustOption = Annotated[
     bool,
     typer.Option(

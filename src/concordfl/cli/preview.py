@@ -12,8 +12,9 @@ from rich.table import Table
 from .. import runner
 from ..config import Config
 from ..data import Arrays, Federation
-from ..engine.executors import Serial, Workplace
+from ..engine.choice import Choice
 from ..engine.experiment import Experiment, Turn
+from ..engine.roster import Roster
 from ..report.tables import size
 
 MAX_CLIENTS_SHOWN = 30
@@ -91,9 +92,10 @@ def _bytes_by_stage(
     """
     small = _two_examples_each(federation)
     model = runner.make_model(settings, small)
-    executor = Serial(Workplace(model, small, settings.training, settings.run.seed))
+    setup = runner.make_setup(settings, model, small.num_classes)
     plan = replace(settings.run, dropout=0.0)
-    experiment = Experiment(settings.algorithm, model, small, settings.training, plan, executor)
+    executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
+    experiment = Experiment(setup, Roster.from_federation(small, model), plan, executor)
     progress = experiment.start()
     for _, group in itertools.groupby(experiment.turns, lambda turn: turn.stage.name):
         turns = list(group)
@@ -117,4 +119,4 @@ def _two_examples_each(federation: Federation) -> Federation:
     made = Federation.build(
         {id: cut(id) for id in federation.participants}, {}, federation.num_classes
     )
-    return made.with_pooled_client() if "pooled" in federation.bounds else made
+    return made.with_pooled_client() if federation.pooled_id is not None else made

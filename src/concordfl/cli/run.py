@@ -8,6 +8,7 @@ import typer
 from .. import config as configuration
 from .. import runner
 from ..algorithms import ALGORITHMS
+from ..study import compare as comparison
 from .options import ExecutorOption, OutOption, RunFile, SeedOption, SetOption, assignments
 from .preview import preview
 from .results import show_run
@@ -33,7 +34,9 @@ def run(
         _show_preview(settings)
         return
     algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
-    folder = out or _new_folder(Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}")
+    folder = out or comparison.new_folder(
+        Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
+    )
     show_run(
         folder,
         lambda observe: runner.run(settings, out=folder, observe=observe),
@@ -48,12 +51,3 @@ def _show_preview(settings: configuration.Config) -> None:
             say(*part.splitlines())
         else:
             show(part)
-
-
-def _new_folder(wanted: Path) -> Path:
-    """`wanted`, or with the first number that makes it new."""
-    folder, number = wanted, 1
-    while folder.exists():
-        number += 1
-        folder = wanted.with_name(f"{wanted.name}-{number}")
-    return folder

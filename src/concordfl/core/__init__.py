@@ -1,6 +1,7 @@
 """What an algorithm may use. Nothing in here imports another part of concordfl."""
 
 from . import tree
+from .aggregation import Aggregation, Averaged, Chosen, Mean, ServerStep, Total
 from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
 from .client import (
     Batch,
@@ -18,12 +19,15 @@ from .errors import (
     ClientStepError,
     ConcordError,
     DataError,
+    FormatError,
     NoReplies,
     SettingError,
     WorkerError,
 )
 from .model import Model, Params, encoder_and_head
 from .optim import Training
+from .prediction import Predictor
+from .protocol import Missing, Order, Outcome
 from .random import Key
 from .settings import (
     Count,
@@ -46,9 +50,12 @@ from .tree import Tree, Weighted, weighted
 
 __all__ = [
     "About",
+    "Aggregation",
     "Algorithm",
+    "Averaged",
     "Batch",
     "CheckpointError",
+    "Chosen",
     "Client",
     "ClientId",
     "ClientStepError",
@@ -59,27 +66,35 @@ __all__ = [
     "DataError",
     "Draws",
     "Examples",
+    "FormatError",
     "Fraction",
     "Key",
     "Likelihood",
+    "Mean",
+    "Missing",
     "Model",
     "ModelCount",
     "ModelId",
     "NoReplies",
     "NonNegative",
+    "Order",
+    "Outcome",
     "Params",
     "Positive",
+    "Predictor",
     "Probability",
     "Repeats",
     "RepeatsOrZero",
     "Replies",
     "Scale",
     "Seed",
+    "ServerStep",
     "SettingError",
     "Settings",
     "Share",
     "Stage",
     "Task",
+    "Total",
     "Training",
     "Tree",
     "Weighted",

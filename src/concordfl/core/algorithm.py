@@ -6,9 +6,9 @@ replies are trees.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -32,6 +32,30 @@ def client_step(method: Method) -> Method:
     return method
 
 
+def step_name(algorithm: "Algorithm", step: Step) -> str:
+    """The name under which an order asks for `step`: `train`, or `part.train` of a part."""
+    name = getattr(step, "__name__", repr(step))
+    if not getattr(step, "is_client_step", False):
+        raise SettingError(f"a cohort can only be asked for a @client_step, got {name!r}")
+    owner = getattr(step, "__self__", None)
+    if owner == algorithm:
+        return name
+    for part, method in algorithm.parts().items():
+        if owner == method:
+            return f"{part}.{name}"
+    raise SettingError(f"a cohort can only be asked for steps of its method, got {name!r}")
+
+
+def find_step(algorithm: "Algorithm", name: str) -> Step:
+    """The step that an order names; anything that is no client step is refused."""
+    part, dot, step = name.rpartition(".")
+    owner = algorithm.parts().get(part) if dot else algorithm
+    found = getattr(owner, step, None) if owner is not None else None
+    if not getattr(found, "is_client_step", False):
+        raise SettingError(f"an order must name a client step of the method, got {name!r}")
+    return cast(Step, found)
+
+
 class Task(NamedTuple):
     """What the server knows of the problem."""
 
@@ -42,22 +66,18 @@ class Task(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A part of a method's schedule: `play` is called once per round.
-
-    `rounds` None means the run's number of rounds. In an `everyone` stage all clients take part; if
-    it is `required`, one that does not answer is left out until it has answered in such a stage.
-    One that `prepares` is not evaluated: there is nothing yet to predict with. `first_round` is
-    where the stage's own count of rounds, on which the random keys and the learning rate depend,
-    begins.
-    """
+    """A part of a method's schedule: `play` is called once per round."""
 
     name: str
     play: Callable[[Tree, "Cohort"], Tree]
-    rounds: int | None = None
-    everyone: bool = False
+    rounds: int | None = None  # None: as many as the run has
+    everyone: bool = False  # all clients take part
+    # where the stage's own count of rounds begins: random keys and the learning rate depend on it
     first_round: int = 0
-    prepares: bool = False
+    prepares: bool = False  # there is nothing yet to predict with, so the stage is not evaluated
+    # in a stage for everyone: whoever does not answer is left out until it has answered in one
     required: bool = True
+    trains: bool = True  # whether its rounds are training rounds, which drifting data are timed by
 
 
 class Likelihood(NamedTuple):
@@ -69,6 +89,10 @@ class Likelihood(NamedTuple):
     @property
     def joint(self) -> Tensor:
         return self.log_x if self.log_y is None else self.log_x + self.log_y
+
+    def by_name(self) -> dict[str, Tensor]:
+        """What samples may be judged by: `log_x` where labels are unknown, else `joint`."""
+        return {"log_x": self.log_x, "joint": self.joint}
 
 
 class About(NamedTuple):
@@ -116,10 +140,12 @@ class Algorithm(Settings, ABC):
         """One round of the only stage; methods with several stages override `stages` instead."""
         raise SettingError(f"{type(self).__name__} must define `round` or `stages`")
 
+    def parts(self) -> Mapping[str, "Algorithm"]:
+        """Methods inside this one whose steps it asks for."""
+        return {}
+
     def ready(self, server: Tree) -> bool:
-        """Whether there is something to predict with: not before a stage that prepares has been
-        answered.
-        """
+        """Whether there is something to predict with, as after a stage that prepares."""
         return True
 
     def message(self, server: Tree, client_id: ClientId | None) -> Tree:
@@ -127,14 +153,17 @@ class Algorithm(Settings, ABC):
         return server
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        """The state to predict with: used once, then discarded. `new` for a client that was not in
-        training.
+        """The state to predict with; it is used once and then forgotten.
+
+        `new` is a client that was not in training; `client.has_state` says whether a participant
+        has ever trained.
         """
         return state
 
-    def tuned(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
-        """What a client that was not in training predicts with if it may tune it; as received if
-        methods have other rules.
+    def tune(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
+        """What a new client makes of the message by training it for `epochs` (`run.tune_new`).
+
+        A method with another rule for new clients leaves the message as it is.
         """
         return message
 

@@ -16,6 +16,7 @@ from .tree import Tree
 
 ClientId = str
 ModelId = str | int
+Secret = str | int  # what a client draws privacy noise from; in simulation it may be a seed
 Carry = TypeVar("Carry")
 EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
 
@@ -98,10 +99,13 @@ class Client:
         seed: int,
         round: int,
         published: Callable[[str], Tree] | None = None,
+        has_state: bool = False,
+        secret: Secret | None = None,
     ) -> None:
         self.id, self.examples, self.num_classes, self.model = id, examples, num_classes, model
         self.training, self.seed, self.round = training, seed, round
-        self._key, self._published = Key(seed, round, id), published
+        self.has_state = has_state  # whether a step has left a state here before
+        self._key, self._published, self._secret = Key(seed, round, id), published, secret
         self._folding = False  # inside `fold`, drop-out draws are keyed already
 
     @property
@@ -111,6 +115,14 @@ class Client:
     def random(self, purpose: str) -> Key:
         """A key of this client in this round; give every use its own purpose."""
         return self._key.child(purpose)
+
+    def private_random(self, purpose: str) -> Key:
+        """`random` from the client's own secret: for noise that the server cannot know."""
+        if self._secret is None:
+            raise SettingError(
+                f"client {self.id!r} must have a secret to draw {purpose!r}, got none"
+            )
+        return Key(self._secret, self.round, self.id, purpose)
 
     def published(self, name: str) -> Tree:
         """What the server has published under `name`."""

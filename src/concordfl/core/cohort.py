@@ -1,22 +1,26 @@
 """Cohort: a round's view of its clients, reachable only through their steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from .algorithm import Step, Task
+from . import tree
+from .aggregation import ServerStep
+from .algorithm import Algorithm, Step, Task, step_name
 from .client import ClientId
 from .errors import NoReplies, SettingError
 from .optim import Training
+from .protocol import Missing, Order, Outcome, Wanted
 from .random import Key
 from .tree import Tree
 
 
 class Replies(Mapping[ClientId, Tree]):
-    """Individual replies by client, in the order of client ids, and who did not answer."""
+    """Individual replies by client, in the order of client ids, and who is missing and why."""
 
-    def __init__(self, replies: Mapping[ClientId, Tree], missing: Sequence[ClientId] = ()) -> None:
+    def __init__(
+        self, replies: Mapping[ClientId, Tree], missing: Mapping[ClientId, Missing] | None = None
+    ) -> None:
         self._replies = {id: replies[id] for id in sorted(replies)}
-        self.missing = tuple(sorted(missing))
+        self.missing = dict(missing or {})
 
     def __getitem__(self, id: ClientId) -> Tree:
         return self._replies[id]
@@ -26,23 +30,6 @@ class Replies(Mapping[ClientId, Tree]):
 
     def __len__(self) -> int:
         return len(self._replies)
-
-
-class Request(NamedTuple):
-    """One step asked of some clients: what a cohort hands to the engine."""
-
-    step: Step
-    ids: tuple[ClientId, ...]
-    broadcast: Tree
-    each: Mapping[ClientId, Tree] | None
-    additive: bool
-
-
-class Answer(NamedTuple):
-    """The total of additive replies, or the replies by client; and who did not answer."""
-
-    value: Tree
-    missing: tuple[ClientId, ...]
 
 
 class Cohort:
@@ -56,35 +43,45 @@ class Cohort:
         self,
         ids: Sequence[ClientId],
         *,
-        round: int,
+        algorithm: Algorithm,
+        order: Order,
         task: Task,
         training: Training,
         population: int,
         key: Key,
-        ask: Callable[[Request], Answer],
+        ask: Callable[[Order], Outcome],
         publish: Callable[[str, Tree], None],
+        server_step: ServerStep,
+        min_replies: int = 1,
     ) -> None:
         self.ids: tuple[ClientId, ...] = tuple(sorted(ids))
-        self.round, self.task, self.training, self.population = round, task, training, population
-        self._key, self._ask, self._publish = key, ask, publish
+        self.round, self.task, self.training = order.stage_round, task, training
+        self.population = population
+        self._algorithm, self._order, self._key = algorithm, order, key
+        self._ask, self._publish = ask, publish
+        self.server_step, self._min_replies = server_step, min_replies
 
     def sum(
         self, step: Step, *, broadcast: Tree = None, each: Mapping[ClientId, Tree] | None = None
     ) -> Tree:
-        """The total of the clients' replies, added where they are made, along a fixed tree over the
-        sorted ids.
+        """The total of the clients' replies, added where they are made.
 
-        All clients receive `broadcast`; with `each`, only the clients it names are asked, each with
-        a message of its own.
+        Additions follow a fixed tree over the sorted ids. All clients receive `broadcast`; with
+        `each`, only the clients it names are asked, each with a message of its own.
         """
-        return self._request(step, broadcast, each, additive=True).value
+        order = self._make_order(step, broadcast, each, "total")
+        return self.server_step.incoming(self._perform(order).value, order.step)
 
     def run(
         self, step: Step, *, broadcast: Tree = None, each: Mapping[ClientId, Tree] | None = None
     ) -> Replies:
         """The clients' individual replies."""
-        answer = self._request(step, broadcast, each, additive=False)
-        return Replies(answer.value, answer.missing)
+        outcome = self._perform(self._make_order(step, broadcast, each, "replies"))
+        return Replies(outcome.value, outcome.missing)
+
+    def total(self, replies: Sequence[Tree], name: str) -> Tree:
+        """The total of individual replies, as `sum` gives it; `name` tells it from other totals."""
+        return self.server_step.incoming(tree.total(replies), name)
 
     def publish(self, name: str, tree: Tree) -> None:
         """Give every client `tree` for good, under `name`: it travels to each of them once."""
@@ -93,29 +90,31 @@ class Cohort:
     def random(self, purpose: str) -> Key:
         return self._key.child(purpose)
 
-    def _request(
-        self, step: Step, broadcast: Tree, each: Mapping[ClientId, Tree] | None, *, additive: bool
-    ) -> Answer:
-        if not getattr(step, "is_client_step", False):
-            raise SettingError(
-                "a cohort can only be asked for a @client_step, got "
-                f"{getattr(step, '__name__', step)!r}"
-            )
+    def _make_order(
+        self, step: Step, broadcast: Tree, each: Mapping[ClientId, Tree] | None, wanted: Wanted
+    ) -> Order:
+        name = step_name(self._algorithm, step)
         if broadcast is not None and each is not None:
             raise SettingError("a cohort takes either `broadcast` or `each`, got both")
         if each is not None and not set(each) <= set(self.ids):
-            raise SettingError(
-                f"`each` must name clients of this cohort, got {sorted(set(each) - set(self.ids))}"
-            )
-        ids = self.ids if each is None else tuple(sorted(each))
-        if not ids:
-            raise NoReplies(f"no client was left to ask for {getattr(step, '__name__', step)}")
-        answer = self._ask(Request(step, ids, broadcast, each, additive))
-        # A client that does not answer has left the round: later steps would meet a state that the
-        # round never saw.
-        self.ids = tuple(id for id in self.ids if id not in set(answer.missing))
-        if len(answer.missing) == len(ids):
-            raise NoReplies(
-                f"none of {len(ids)} clients answered {getattr(step, '__name__', step)}"
-            )
-        return answer
+            strangers = sorted(set(each) - set(self.ids))
+            raise SettingError(f"`each` must name clients of this cohort, got {strangers}")
+        return self._order._replace(
+            step=name,
+            clients=self.ids if each is None else tuple(sorted(each)),
+            broadcast=broadcast,
+            each=None if each is None else dict(each),
+            wanted=wanted,
+        )
+
+    def _perform(self, order: Order) -> Outcome:
+        if not order.clients:
+            raise NoReplies(f"no client was left to ask for {order.step}")
+        outcome = self._ask(order)
+        # A missing client has left the round: later steps would meet a state that it never saw.
+        self.ids = tuple(id for id in self.ids if id not in outcome.missing)
+        quorum = min(self._min_replies, len(order.clients))
+        if len(outcome.sent) < quorum:
+            asked = f"{len(order.clients)} clients answered {order.step}"
+            raise NoReplies(f"{len(outcome.sent)} of {asked}, at least {quorum} must")
+        return outcome

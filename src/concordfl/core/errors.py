@@ -3,6 +3,8 @@
 ConcordError              what concordfl refuses or cannot do; the command line prints one line
 ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
 ├── DataError             data are missing, damaged, or do not fit the rule they must keep
+├── FormatError           bytes or a file are damaged, or of another format
+│   └── NewerFormatError  ... because a newer concordfl has written them
 ├── CheckpointError       a run directory cannot be read, or holds another run
 ├── ClientStepError       a client's step failed; names client, stage, step and round
 ├── WorkerError           worker processes keep dying
@@ -20,6 +22,14 @@ class SettingError(ConcordError):
 
 class DataError(ConcordError):
     """Data are missing, damaged, or do not fit the rule they must keep."""
+
+
+class FormatError(ConcordError):
+    """Bytes or a file are damaged, or of another format."""
+
+
+class NewerFormatError(FormatError):
+    """A file was written by a newer concordfl: it is whole, but cannot be read by this one."""
 
 
 class CheckpointError(ConcordError):

@@ -8,17 +8,51 @@ its arguments.
 """
 
 import hashlib
-import importlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from .errors import FormatError
+
 Tree = Any  # recursive; the leaves and containers are named in the module docstring
+NamedTupleType = TypeVar("NamedTupleType", bound=type[tuple[Any, ...]])
+
+MAX_DEPTH = 100  # levels of containers; far more than any method needs, far less than the stack has
+
+_registered: dict[str, type[tuple[Any, ...]]] = {}  # the NamedTuples that bytes may name
+
+
+def register(kind: NamedTupleType) -> NamedTupleType:
+    """Let trees hold the NamedTuple `kind`; bytes name it by its `__name__`. A class decorator:
+
+        @tree.register
+        class ServerState(NamedTuple):
+            params: Params
+            splits: int
+
+    Bytes can only ever name what is registered, so reading them imports and executes nothing.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise TypeError(f"only a NamedTuple can be registered, got {kind!r}")
+    known = _registered.get(kind.__name__)
+    if known is not None and _origin(known) != _origin(kind):
+        raise TypeError(
+            f"registered NamedTuples must have different names, got {_origin(known)} and "
+            f"{_origin(kind)}: rename one of them"
+        )
+    _registered[kind.__name__] = kind
+    return kind
+
+
+def _origin(kind: type[Any]) -> str:
+    """Where a class was defined: the same for the copies that reloading and pickling make."""
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def is_leaf(tree: Tree) -> bool:
@@ -76,7 +110,7 @@ def total(trees: Sequence[Tree]) -> Tree:
     """The sum of several trees, along the binary tree that executors use: neighbours first."""
     parts = list(trees)
     while len(parts) > 1:
-        pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+        pairs = [parts[index : index + 2] for index in range(0, len(parts), 2)]
         parts = [add(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
     return parts[0]
 
@@ -118,7 +152,7 @@ def num_bytes(tree: Tree) -> int:
         if isinstance(leaf, Tensor):
             total += leaf.numel() * leaf.element_size()
         elif isinstance(leaf, str):
-            total += len(leaf.encode())
+            total += len(leaf.encode(errors="surrogatepass"))
         elif leaf is not None:
             total += 8
     return total
@@ -158,6 +192,7 @@ def equal(left: Tree, right: Tree) -> bool:
     return pack(left) == pack(right)
 
 
+@register
 class Weighted(NamedTuple):
     """A sum that knows its weight: add as many as you like, then take the `mean`."""
 
@@ -184,17 +219,26 @@ def pack(tree: Tree) -> bytes:
     metadata entry.
     """
     tensors: dict[str, Tensor] = {}
-    structure = _describe(tree, tensors)
+    structure = _describe(tree, tensors, MAX_DEPTH)
     return safetensors.torch.save(
-        _apart(tensors), {"tree": json.dumps(structure, separators=(",", ":"))}
+        _without_aliases(tensors), {"tree": json.dumps(structure, separators=(",", ":"))}
     )
 
 
 def unpack(data: bytes) -> Tree:
-    """The tree that `pack` turned into `data`. Nothing in `data` is executed."""
-    header_size = int.from_bytes(data[:8], "little")
-    structure = json.loads(json.loads(data[8 : 8 + header_size])["__metadata__"]["tree"])
-    return _restore(structure, safetensors.torch.load(data))
+    """The tree that `pack` turned into `data`; nothing in `data` is imported or executed.
+
+    FormatError where `data` is anything else.
+    """
+    structure = _read_structure(data)
+    try:
+        tensors = safetensors.torch.load(data)
+    except Exception as error:  # the library raises many kinds, and all mean the same
+        raise FormatError(f"bytes must be safetensors, got {_one_line(error)}") from None
+    tree = _restore(structure, tensors, MAX_DEPTH)
+    if tensors:
+        raise FormatError(f"every tensor must belong to the tree, got {sorted(tensors)[0]!r} more")
+    return tree
 
 
 def digest(tree: Tree) -> str:
@@ -202,7 +246,7 @@ def digest(tree: Tree) -> str:
     return hashlib.sha256(pack(tree)).hexdigest()
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _without_aliases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same values, no two tensors in one storage: safetensors insists."""
     seen: set[int] = set()
     result = {}
@@ -213,22 +257,35 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _describe(tree: Tree, tensors: dict[str, Tensor]) -> Any:
-    """The JSON form of a tree's structure; its tensors are put into `tensors` under running
-    numbers.
+def _describe(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
+    """The JSON form of a tree's structure, of at most `depth` levels; its tensors are put into
+    `tensors` under running numbers.
     """
     if isinstance(tree, Tensor):
         name = str(len(tensors))
         tensors[name] = tree.detach().cpu().contiguous()
         return ["tensor", name]
+    if is_leaf(tree):
+        return ["value", _plain(tree)]
+    if depth == 0:
+        raise TypeError(f"a tree must have at most {MAX_DEPTH} levels, got more")
     if isinstance(tree, dict):
-        return ["dict", [[_key(key), _describe(value, tensors)] for key, value in tree.items()]]
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        kind = f"{type(tree).__module__}:{type(tree).__qualname__}"
-        return ["named", kind, [_describe(value, tensors) for value in tree]]
-    if isinstance(tree, (list, tuple)):
-        return [type(tree).__name__, [_describe(value, tensors) for value in tree]]
-    return ["value", _plain(tree)]
+        items = tree.items()
+        return ["dict", [[_key(key), _describe(value, tensors, depth - 1)] for key, value in items]]
+    children = [_describe(value, tensors, depth - 1) for value in tree]
+    if hasattr(tree, "_fields"):
+        return ["named", _registered_name(type(tree)), children]
+    return ["list" if isinstance(tree, list) else "tuple", children]
+
+
+def _registered_name(kind: type[Any]) -> str:
+    known = _registered.get(kind.__name__)
+    if known is None or _origin(known) != _origin(kind):
+        raise TypeError(
+            f"a tree's NamedTuples must be registered, got {_origin(kind)}: write @tree.register "
+            "above the class"
+        )
+    return kind.__name__
 
 
 def _plain(leaf: Any) -> Any:
@@ -246,25 +303,56 @@ def _key(key: Any) -> Any:
     return key
 
 
-def _restore(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
-    kind = structure[0]
-    if kind == "tensor":
-        return tensors[structure[1]]
-    if kind == "value":
-        return structure[1]
-    if kind == "dict":
-        return {key: _restore(value, tensors) for key, value in structure[1]}
-    children = [_restore(value, tensors) for value in structure[-1]]
-    if kind == "named":
-        return _named_tuple(structure[1])(*children)
-    return children if kind == "list" else tuple(children)
+def _read_structure(data: bytes) -> Any:
+    """The JSON form of the tree's structure, from the safetensors header of `data`."""
+    header_end = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < header_end <= len(data):
+        raise FormatError(f"bytes must be a packed tree, got {len(data)} bytes without a header")
+    try:
+        return json.loads(json.loads(bytes(data[8:header_end]))["__metadata__"]["tree"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FormatError(f"bytes must be a packed tree, got {_one_line(error)}") from None
 
 
-def _named_tuple(kind: str) -> type[Any]:
-    module, _, name = kind.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
-        raise TypeError(f"{kind} is not a NamedTuple")
-    return found
+def _restore(node: Any, tensors: dict[str, Tensor], depth: int) -> Tree:
+    """The tree that `_describe` turned into `node`; its tensors are taken out of `tensors`."""
+    match node:
+        case ["tensor", str(name)] if name in tensors:
+            return tensors.pop(name)
+        case ["value", None | bool() | int() | float() | str()]:
+            return node[1]
+        case ["dict" | "list" | "tuple" | "named", *_] if depth == 0:
+            raise FormatError(f"a tree must have at most {MAX_DEPTH} levels, got more")
+        case ["dict", list(items)]:
+            return _restore_dict(items, tensors, depth - 1)
+        case ["list", list(children)]:
+            return [_restore(child, tensors, depth - 1) for child in children]
+        case ["tuple", list(children)]:
+            return tuple([_restore(child, tensors, depth - 1) for child in children])
+        case ["named", str(name), list(children)] if name in _registered:
+            kind: Any = _registered[name]
+            if len(children) == len(kind._fields):
+                return kind(*[_restore(child, tensors, depth - 1) for child in children])
+    raise FormatError(f"a tree's structure must be known, got {_excerpt(node)}")
+
+
+def _restore_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> dict[Any, Tree]:
+    result: dict[Any, Tree] = {}
+    for item in items:
+        match item:
+            case [str() | int() as key, value] if key not in result and not isinstance(key, bool):
+                result[key] = _restore(value, tensors, depth)
+            case _:
+                raise FormatError(f"a tree's items must be a key and a value, got {_excerpt(item)}")
+    return result
+
+
+def _excerpt(node: Any) -> str:
+    """The beginning of what was found, on one line; its inner parts may be deep or long."""
+    parts = node if isinstance(node, list) else [node]
+    words = [repr(part)[:40] if is_leaf(part) else "..." for part in parts[:3]]
+    return f"[{', '.join(words)}]" if isinstance(node, list) else words[0]
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

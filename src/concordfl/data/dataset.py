@@ -1,7 +1,6 @@
 """Dataset: examples before they are given to clients, and where their files are looked for."""
 
 import os
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..core import Count, CountOrZero, DataError, Key, SettingError, Settings
-from .federation import Arrays
+from .arrays import Arrays
+from .files import FILE, FOLDER, kind_of, reading
 
 
 class Dataset(NamedTuple):
@@ -20,7 +20,7 @@ class Dataset(NamedTuple):
     train: Arrays
     test: Arrays
     num_classes: int
-    # (N,) who made each training example, for the natural partition
+    # (N,) the name of who made each training example, for the natural partition
     owners: np.ndarray | None = None
     # (Y,) the coarse label of each class, for the partition pachinko
     coarse: np.ndarray | None = None
@@ -37,7 +37,7 @@ class Remote(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A form in which a data set may lie on disk: the files that show it is there, and how to read
+    """A form in which a data set may lie on disk: the files by which it is known, and how to read
     their folder.
     """
 
@@ -52,6 +52,8 @@ class Source(Settings, ABC):
     about: ClassVar[str]
     home: ClassVar[tuple[Remote, ...]] = ()  # what `concordfl data get` fetches
     advice: ClassVar[str] = ""  # how else to get it
+    # whether the data come in clients of their own, which are then the clients of a run
+    has_clients: ClassVar[bool] = False
 
     # labels to leave out, of training and of test examples
     without: tuple[CountOrZero, ...] | None = None
@@ -75,8 +77,8 @@ class Source(Settings, ABC):
             raise SettingError(
                 f"data.without must name labels below {data.num_classes}, got {unknown[0]}"
             )
-        train = _limited(self._kept(data.train), self.limit, key.child("limit"))
-        test = _limited(self._kept(data.test), self.test_limit, key.child("test-limit"))
+        train = _limit(self._select(data.train), self.limit, key.child("limit"))
+        test = _limit(self._select(data.test), self.test_limit, key.child("test-limit"))
         if not len(train):
             raise SettingError(
                 f"data.without must leave examples to train on, got {list(self.without or ())}"
@@ -84,13 +86,14 @@ class Source(Settings, ABC):
         owners = None if data.owners is None else data.owners[train]
         return data._replace(train=data.train.take(train), test=data.test.take(test), owners=owners)
 
-    def _kept(self, arrays: Arrays) -> np.ndarray:
+    def _select(self, arrays: Arrays) -> np.ndarray:
+        """The indices of the examples whose labels are not left out."""
         return np.flatnonzero(~np.isin(arrays.y, self.without or ()))
 
 
 @dataclass(frozen=True)
 class FileSource(Source):
-    """A data set that lies in files: `forms` are tried in order, in every place."""
+    """A data set that lies in files: `forms` are tried in order, in every folder."""
 
     name: ClassVar[str]
 
@@ -99,21 +102,8 @@ class FileSource(Source):
 
     def read(self, key: Key) -> Dataset:
         form, folder = self.locate()
-        try:
+        with reading(folder, f"hold the whole data set {self.name!r}"):
             return form.read(folder)
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            KeyError,
-            IndexError,
-            TypeError,
-            zlib.error,
-        ) as error:
-            raise DataError(
-                f"data set {self.name!r} in {folder} must be whole, got {type(error).__name__}: "
-                f"{error}"
-            ) from None
 
     def fingerprint(self) -> str:
         """The form's file, where it is not the first: a part of a data set is not the data set."""
@@ -124,25 +114,24 @@ class FileSource(Source):
         return "" if form.files == self.forms()[0].files else form.files[0]
 
     def locate(self) -> tuple[Form, Path]:
-        for place in places(self.name):
+        folders = data_folders(self.name)
+        for folder in folders:
             for form in self.forms():
-                if all((place / file).exists() for file in form.files):
-                    return form, place
-        looked = ", ".join(str(place) for place in places(self.name))
+                if all(kind_of(folder / file) in (FILE, FOLDER) for file in form.files):
+                    return form, folder
         advice = self.advice or f"`concordfl data get {self.name}`"
         raise DataError(
-            f"data set {self.name!r} must be on this machine, got none of its files in {looked}: "
-            f"{advice}"
+            f"data set {self.name!r} must be on this machine, got none of its files in "
+            f"{', '.join(map(str, folders))}: {advice}"
         )
 
 
-def places(name: str) -> list[Path]:
-    """Where a data set is looked for: $CONCORDFL_DATA, the user's cache, places of the system."""
-    cache = cache_folder()
-    found = [Path("/usr/share/datasets") / name]
-    found = found if cache is None else [cache / name, *found]
+def data_folders(name: str) -> list[Path]:
+    """Where a data set is looked for: in $CONCORDFL_DATA, the user's cache, the system's folder."""
+    cache, system = cache_folder(), Path("/usr/share/datasets") / name
+    folders = [system] if cache is None else [cache / name, system]
     root = os.environ.get("CONCORDFL_DATA")
-    return [Path(root) / name, Path(root), *found] if root else found
+    return [Path(root) / name, Path(root), *folders] if root else folders
 
 
 def cache_folder() -> Path | None:
@@ -153,7 +142,7 @@ def cache_folder() -> Path | None:
         return None
 
 
-def _limited(places: np.ndarray, limit: int | None, key: Key) -> np.ndarray:
-    if limit is None or limit >= len(places):
-        return places
-    return places[np.sort(key.numpy().permutation(len(places))[:limit])]
+def _limit(indices: np.ndarray, limit: int | None, key: Key) -> np.ndarray:
+    if limit is None or limit >= len(indices):
+        return indices
+    return indices[np.sort(key.numpy().permutation(len(indices))[:limit])]

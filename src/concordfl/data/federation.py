@@ -5,8 +5,10 @@ All examples stand in one tensor, each client's splits one after the other, so t
 can share them without a copy per client.
 """
 
+import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,9 +17,15 @@ import torch
 from torch import Tensor
 
 from ..core import ClientId, DataError, Examples, Scale
+from .arrays import Arrays, network_shape
+from .preprocessing import Preprocessing
+from .text import quote
 
 SPLITS = ("train", "validation", "test")
 POOLED = "pooled"
+
+# where a client's three splits begin and end: train from the first to the second, and so on
+Bounds = tuple[int, int, int, int]
 
 
 class Splits(NamedTuple):
@@ -28,38 +36,28 @@ class Splits(NamedTuple):
     test: Examples
 
 
-class Arrays(NamedTuple):
-    """Examples on their way into a federation: x (N, ...) and y (N,)."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def take(self, index: np.ndarray) -> "Arrays":
-        return Arrays(self.x[index], self.y[index])
-
-
 @dataclass(frozen=True)
 class Federation:
     """Participants, and held-out clients that only measure how well new clients are served.
 
-    `bounds[id]` are the four places in `x` and `y` between which the client's three splits lie. A
+    `bounds[id]` are the indices in `x` and `y` between which the client's three splits lie. A
     held-out client's train split is what it may adapt on. `groups[id]` names the true group of a
     client by the kind of difference, for instance `{"concept": "reverse"}`. `later[id]` are the
-    bounds that hold from a round on, where a client's data drift.
+    bounds that hold from a training round on, where a client's data drift. `pooled_id` is the
+    client that holds all participants' training examples, where there is one.
     """
 
     x: Tensor
     y: Tensor
-    bounds: Mapping[ClientId, tuple[int, int, int, int]]
+    bounds: Mapping[ClientId, Bounds]
     participants: tuple[ClientId, ...]
     held_out: tuple[ClientId, ...]
     num_classes: int
+    preprocessing: Preprocessing
     groups: Mapping[ClientId, Mapping[str, str]] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    later: Mapping[ClientId, tuple[tuple[int, tuple[int, int, int, int]], ...]] = field(
-        default_factory=dict
-    )
+    later: Mapping[ClientId, tuple[tuple[int, Bounds], ...]] = field(default_factory=dict)
     scale: Scale | None = None  # of images that are standardised
+    pooled_id: ClientId | None = None
 
     @classmethod
     def build(
@@ -68,49 +66,58 @@ class Federation:
         held_out: Mapping[ClientId, Sequence[Arrays]],
         num_classes: int,
         groups: Mapping[ClientId, Mapping[str, str]] | None = None,
-        notes: Mapping[str, Any] | None = None,
+        preprocessing: Preprocessing | None = None,
         later: Mapping[ClientId, Sequence[tuple[int, Sequence[Arrays]]]] | None = None,
-        scale: Scale | None = None,
     ) -> "Federation":
         """From (train, validation, test) arrays per client; `later` gives those that hold from a
-        round on.
+        training round on.
         """
-        _check(participants, held_out, num_classes)
+        _check_clients(participants, held_out)
         parts: list[Arrays] = []
-        ends = [0]
+        end = 0
 
-        def place(splits: Sequence[Arrays]) -> tuple[int, int, int, int]:
-            for split in splits:
-                parts.append(split)
-                ends.append(ends[-1] + len(split.y))
-            return ends[-4], ends[-3], ends[-2], ends[-1]
+        def append(splits: Sequence[Arrays]) -> Bounds:
+            nonlocal end
+            first, second, third = (len(split.y) for split in splits)
+            start = end
+            end = start + first + second + third
+            parts.extend(splits)
+            return start, start + first, start + first + second, end
 
-        bounds = {id: place(splits) for id, splits in {**participants, **held_out}.items()}
+        bounds = {id: append(splits) for id, splits in {**participants, **held_out}.items()}
         drift = {
-            id: tuple((start, place(splits)) for start, splits in phases)
+            id: tuple((start, append(splits)) for start, splits in phases)
             for id, phases in (later or {}).items()
         }
+        joined = Arrays.join(parts)
+        _check_values(joined, num_classes, bounds, drift)
+        if preprocessing is None:
+            preprocessing = Preprocessing.plain(joined.x, num_classes)
         return cls(
-            x=torch.from_numpy(np.ascontiguousarray(np.concatenate([part.x for part in parts]))),
-            y=torch.from_numpy(np.concatenate([part.y for part in parts]).astype(np.int64)),
+            x=torch.from_numpy(np.ascontiguousarray(joined.x)),
+            y=torch.from_numpy(joined.y.astype(np.int64)),
             bounds=bounds,
             participants=tuple(sorted(participants)),
             held_out=tuple(sorted(held_out)),
             num_classes=num_classes,
+            preprocessing=preprocessing,
             groups=dict(groups or {}),
-            notes=dict(notes or {}),
             later=drift,
-            scale=scale,
+            scale=preprocessing.scale,
         )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """As a network sees one example: (C, H, W) for images."""
-        shape = tuple(self.x.shape[1:])
-        return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+        return network_shape(self.x.shape[1:])
+
+    @property
+    def population(self) -> tuple[ClientId, ...]:
+        """Who is asked in training: the participants, or the one that holds all their examples."""
+        return self.participants if self.pooled_id is None else (self.pooled_id,)
 
     def splits(self, id: ClientId, round: int = 0) -> Splits:
-        """A client's examples as they are in the run's `round`."""
+        """A client's examples as they are in training round `round`."""
         phase = self.phase(id, round)
         bounds = self.later[id][phase - 1][1] if phase else self.bounds[id]
         cuts = itertools.pairwise(bounds)
@@ -122,7 +129,7 @@ class Federation:
         )
 
     def phase(self, id: ClientId, round: int) -> int:
-        """How often the client's data have drifted up to `round`."""
+        """How often the client's data have drifted up to training round `round`."""
         return sum(start <= round for start, _ in self.later.get(id, ()))
 
     def size(self, id: ClientId) -> int:
@@ -130,34 +137,100 @@ class Federation:
         start, stop = self.bounds[id][:2]
         return stop - start
 
+    def without_test(self) -> tuple[ClientId, ...]:
+        """Participants that have no test examples: figures are about the others alone."""
+        return tuple(id for id in self.participants if self.bounds[id][2] == self.bounds[id][3])
+
     def share_memory(self) -> None:
         """Move the examples to memory that worker processes can map."""
         for tensor in (self.x, self.y):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
 
     def with_pooled_client(self) -> "Federation":
-        """The same, and a client that holds the training examples of all participants."""
+        """The same, and a client that holds the training examples of all participants.
+
+        It is called POOLED, on which its random draws depend, unless another client is.
+        """
+        id = next(name for name in _pooled_names() if name not in self.bounds)
         rounds = sorted({start for phases in self.later.values() for start, _ in phases})
         size = sum(self.size(id) for id in self.participants)
         parts = [self.splits(id, round).train for round in (0, *rounds) for id in self.participants]
-        starts = [len(self.y) + size * place for place in range(1 + len(rounds))]
-        pooled = [(start, start + size, start + size, start + size) for start in starts]
+        starts = [len(self.y) + size * phase for phase in range(1 + len(rounds))]
+        bounds = [(start, start + size, start + size, start + size) for start in starts]
         return replace(
             self,
             x=torch.cat([self.x, *(part.x for part in parts)]),
             y=torch.cat([self.y, *(part.y for part in parts)]),
-            bounds={**self.bounds, POOLED: pooled[0]},
-            later={**self.later, POOLED: tuple(zip(rounds, pooled[1:], strict=True))}
+            bounds={**self.bounds, id: bounds[0]},
+            later={**self.later, id: tuple(zip(rounds, bounds[1:], strict=True))}
             if rounds
             else self.later,
+            pooled_id=id,
         )
 
+    def fingerprint(self) -> str:
+        """sha256 of all that a run's result depends on: another one means other data."""
+        total = hashlib.sha256()
+        for tensor in (self.x, self.y, *(self.scale or ())):
+            values = tensor.contiguous().numpy()
+            total.update(f"{values.dtype.str} {values.shape}\n".encode())
+            total.update(values.reshape(-1).view(np.uint8).data)
+        clients = {
+            "bounds": sorted(self.bounds.items()),
+            "later": sorted(self.later.items()),
+            "participants": self.participants,
+            "held_out": self.held_out,
+            "pooled_id": self.pooled_id,
+            "num_classes": self.num_classes,
+        }
+        total.update(json.dumps(clients).encode())
+        return total.hexdigest()
 
-def _check(
-    participants: Mapping[ClientId, Sequence[Arrays]],
-    held_out: Mapping[ClientId, Sequence[Arrays]],
-    num_classes: int,
+    def describe(self) -> dict[str, Any]:
+        """The clients as a report shows them, before any drift: plain values for a JSON file.
+
+        `labels` counts each class in a client's training examples.
+        """
+        ids = (*self.participants, *self.held_out)
+        bounds = np.array([self.bounds[id] for id in ids])
+        sizes = np.diff(bounds, axis=1).tolist()
+        histograms = _label_counts(self.y.numpy(), bounds[:, :2], self.num_classes).tolist()
+        return {
+            "num_classes": self.num_classes,
+            "input_shape": list(self.input_shape),
+            "clients": [
+                {
+                    "id": id,
+                    "held_out": number >= len(self.participants),
+                    **dict(zip(SPLITS, sizes[number], strict=True)),
+                    "labels": histograms[number],
+                    "groups": dict(self.groups.get(id, {})),
+                }
+                for number, id in enumerate(ids)
+            ],
+        }
+
+
+def _pooled_names() -> Iterator[ClientId]:
+    yield POOLED
+    yield from (f"{POOLED}-{number}" for number in itertools.count(2))
+
+
+def _label_counts(y: np.ndarray, ranges: np.ndarray, num_classes: int) -> np.ndarray:
+    """(clients, classes) how often each label occurs in each of the ranges (clients, 2) of y."""
+    lengths = ranges[:, 1] - ranges[:, 0]
+    client = np.repeat(np.arange(len(ranges)), lengths)
+    # The indices of all ranges, one range after the other.
+    first = np.cumsum(lengths) - lengths
+    index = np.arange(lengths.sum()) + np.repeat(ranges[:, 0] - first, lengths)
+    cells = client * num_classes + y[index]
+    return np.bincount(cells, minlength=len(ranges) * num_classes).reshape(-1, num_classes)
+
+
+def _check_clients(
+    participants: Mapping[ClientId, Sequence[Arrays]], held_out: Mapping[ClientId, Sequence[Arrays]]
 ) -> None:
+    """Whether every client has what it needs, in one shape."""
     if not participants:
         raise DataError("a federation must have at least one client, got none")
     twice = set(participants) & set(held_out)
@@ -166,24 +239,59 @@ def _check(
             f"a client must be either a participant or held out, got both for {sorted(twice)}"
         )
     shape = next(iter(participants.values()))[0].x.shape[1:]
-    for id, splits in {**participants, **held_out}.items():
+    for id, splits in itertools.chain(participants.items(), held_out.items()):
         for name, split in zip(SPLITS, splits, strict=True):
-            where = f"client {id!r}, {name} split"
             if len(split.x) != len(split.y):
                 raise DataError(
-                    f"{where}: x and y must be equally long, got {len(split.x)} and {len(split.y)}"
+                    f"{_where(id, name)}: x and y must be equally long, got {len(split.x)} and "
+                    f"{len(split.y)}"
                 )
             if split.x.shape[1:] != shape:
                 raise DataError(
-                    f"{where}: examples must have the shape {shape} of the first client, got "
-                    f"{split.x.shape[1:]}"
+                    f"{_where(id, name)}: examples must have the shape {shape} of the first "
+                    f"client, got {split.x.shape[1:]}"
                 )
-            if len(split.y) and (split.y.min() < 0 or split.y.max() >= num_classes):
-                raise DataError(
-                    f"{where}: labels must be in 0..{num_classes - 1}, got "
-                    f"{split.y.min()}..{split.y.max()}"
-                )
-            if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
-                raise DataError(f"{where}: features must be finite, got NaN or infinity")
         if id in participants and not len(splits[0].y):
-            raise DataError(f"client {id!r}: must have at least one training example, got none")
+            raise DataError(
+                f"client {quote(id)}: must have at least one training example, got none"
+            )
+
+
+def _check_values(
+    arrays: Arrays,
+    num_classes: int,
+    bounds: Mapping[ClientId, Bounds],
+    later: Mapping[ClientId, Sequence[tuple[int, Bounds]]],
+) -> None:
+    """All clients' values at once; only where one is wrong is its client looked for."""
+    wrong = (arrays.y < 0) | (arrays.y >= num_classes)
+    if wrong.any():
+        index = int(wrong.argmax())
+        raise DataError(
+            f"{_find(index, bounds, later)}: labels must be in 0..{num_classes - 1}, got "
+            f"{arrays.y[index]}"
+        )
+    if arrays.x.dtype.kind == "f":
+        finite = np.isfinite(arrays.x).reshape(len(arrays.x), -1).all(axis=1)
+        if not finite.all():
+            where = _find(int(finite.argmin()), bounds, later)
+            raise DataError(f"{where}: features must be finite, got NaN or infinity")
+
+
+def _find(
+    index: int,
+    bounds: Mapping[ClientId, Bounds],
+    later: Mapping[ClientId, Sequence[tuple[int, Bounds]]],
+) -> str:
+    """Whose example it is that stands at `index`, in words."""
+    drifts = ((id, each) for id, phases in later.items() for _, each in phases)
+    all_bounds: Iterable[tuple[ClientId, Bounds]] = itertools.chain(bounds.items(), drifts)
+    for id, each in all_bounds:
+        for name, (start, stop) in zip(SPLITS, itertools.pairwise(each), strict=True):
+            if start <= index < stop:
+                return _where(id, name)
+    raise IndexError(index)
+
+
+def _where(id: ClientId, split: str) -> str:
+    return f"client {quote(id)}, {split} split"

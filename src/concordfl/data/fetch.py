@@ -14,11 +14,11 @@ from pathlib import Path
 from ..core import DataError
 from .dataset import Remote
 
-CHUNK = 1 << 18
-Told = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
+CHUNK_BYTES = 1 << 18
+Report = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 
 
-def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
+def fetch(remote: Remote, folder: Path, report: Report = lambda *_: None) -> Path:
     """Bring one file into `folder` and unpack it if it is an archive; what is there and right is
     left alone.
     """
@@ -29,7 +29,7 @@ def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
     target = folder / remote.address.rsplit("/", 1)[-1]
     partial = target.with_name(target.name + ".partial")
     if not (target.exists() and _digest(target, remote.checksum) == remote.checksum):
-        _download(remote.address, partial, tell)
+        _download(remote.address, partial, report)
         found = _digest(partial, remote.checksum)
         if found != remote.checksum:
             partial.unlink()
@@ -43,7 +43,7 @@ def fetch(remote: Remote, folder: Path, tell: Told = lambda *_: None) -> Path:
     return target
 
 
-def _download(address: str, partial: Path, tell: Told) -> None:
+def _download(address: str, partial: Path, report: Report) -> None:
     """Append to `partial` from where it ends."""
     start = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={start}-"} if start else {})
@@ -55,10 +55,10 @@ def _download(address: str, partial: Path, tell: Told) -> None:
             total = None if length is None else done + int(length)
             _check_room(partial.parent, int(length or 0))
             with open(partial, "ab" if resumed else "wb") as file:
-                while chunk := answer.read(CHUNK):
+                while chunk := answer.read(CHUNK_BYTES):
                     file.write(chunk)
                     done += len(chunk)
-                    tell(done, total)
+                    report(done, total)
             if total is not None and done < total:
                 raise ConnectionError(f"{done} of {total} bytes came")
     except urllib.error.HTTPError as error:
@@ -82,7 +82,7 @@ def _digest(path: Path, like: str) -> str:
     kind = like.split(":", maxsplit=1)[0]
     total = hashlib.new(kind)
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             total.update(chunk)
     return f"{kind}:{total.hexdigest()}"
 

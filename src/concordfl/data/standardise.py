@@ -2,6 +2,8 @@
 client.
 """
 
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ import numpy as np
 import torch
 
 from ..core import DataError, Scale
-from .federation import Arrays
+from .arrays import Arrays
+from .text import quote
 
 
 class Moments(NamedTuple):
@@ -46,8 +49,7 @@ class Standard(NamedTuple):
 
     @classmethod
     def from_clients(cls, parts: Iterable[Arrays]) -> "Standard":
-        first, *rest = (Moments.of(part) for part in parts)
-        moments = sum(rest, start=first)
+        moments = functools.reduce(operator.add, (Moments.of(part) for part in parts))
         if not moments.present.all():
             raise DataError(
                 "every feature must have a value somewhere, got none for feature "
@@ -73,5 +75,21 @@ class Standard(NamedTuple):
         return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
 
     @classmethod
-    def from_record(cls, record: dict[str, list[float]]) -> "Standard":
-        return cls(np.array(record["mean"]), np.array(record["deviation"]))
+    def from_record(cls, record: Any) -> "Standard":
+        """What `to_record` gave; anything else is refused."""
+        try:
+            mean, deviation = (
+                np.array(record[name], dtype=np.float64) for name in ("mean", "deviation")
+            )
+        except (TypeError, ValueError, KeyError, IndexError):
+            mean = deviation = np.array(np.nan)
+        if (
+            mean.shape != deviation.shape
+            or not np.isfinite([mean, deviation]).all()
+            or not (deviation > 0).all()
+        ):
+            raise DataError(
+                "preprocessing.standardised must give a finite mean and a deviation > 0 per "
+                f"feature, got {quote(str(record))}"
+            )
+        return cls(mean, deviation)

@@ -7,9 +7,8 @@ import numpy as np
 
 from ..core import DataError, Key
 from ..data import Arrays
-from ..engine.evaluate import defined
-from ..engine.files import write_atomically
-from ..engine.records import to_json
+from ..engine.evaluate import none_for_nan
+from ..engine.files import to_json, write_atomically
 from ..metrics import score
 from .finished import FinishedRun
 
@@ -33,34 +32,31 @@ def adapt(folder: Path, data: Path, *, trust: bool = False) -> dict[str, Any]:
             f"{len(own.x)}"
         )
     labels = (
-        np.zeros(len(own.x), np.int64) if own.labels is None else run.numbered(own.labels, data)
+        np.zeros(len(own.x), np.int64)
+        if own.labels is None
+        else run.preprocessing.number(own.labels, data)
     )
-    arrays = run.prepared(Arrays(own.x, labels), data)
+    arrays = run.preprocessing.prepare(Arrays(own.x, labels), data)
     halves = np.array_split(
         Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2
     )
-    train, test = (run.examples(arrays.take(half)) for half in halves)
-    client = run.client(own.client, train)
-    message = algorithm.message(run.progress.server, None)
-    state = algorithm.adapt(client, algorithm.init_client(client, message), message, new=True)
-    if run.settings.run.tune_new:
-        message = algorithm.tuned(client, state, message, run.settings.run.tune_new)
+    train, test = (run.preprocessing.to_examples(arrays.take(half)) for half in halves)
+    predictor = run.predictor(own.client, train, new=True)
     answer = {
         "client": own.client,
         "algorithm": run.summary["algorithm"],
         "adapted_on": len(train),
         "tested_on": {"examples": len(test)},
-        "inspect": algorithm.inspect(client, state, message),
+        "inspect": predictor.inspect(),
     }
     if algorithm.classifies:
-        scores = score(algorithm.predict(client, state, message, test).numpy(), test.y.numpy())
-        answer["tested_on"] = {name: defined(value) for name, value in scores._asdict().items()}
+        scores = score(predictor.probabilities(test).numpy(), test.y.numpy())
+        answer["tested_on"] = none_for_nan(scores._asdict())
     if algorithm.scores_samples:
-        own_weights = algorithm.likelihood(client, state, message, test)
-        answer["log_likelihood"] = {"own_weights": float(own_weights.joint.mean())}
-        answer["log_likelihood"]["all_clients"] = float(
-            algorithm.likelihood(client, None, message, test).joint.mean()
-        )
+        answer["log_likelihood"] = {
+            "own_weights": float(predictor.likelihood(test).joint.mean()),
+            "all_clients": float(predictor.likelihood_anywhere(test).joint.mean()),
+        }
     out = run.path / "adapted" / f"{own.client}.json"
     out.parent.mkdir(exist_ok=True)
     write_atomically(out, to_json(answer, indent=2) + "\n")

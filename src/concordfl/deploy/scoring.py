@@ -19,9 +19,8 @@ from torch import Tensor
 from .. import runner
 from ..core import DataError, Examples, SettingError
 from ..data import Arrays
-from ..engine.evaluate import QUANTILES
-from ..engine.files import write_atomically
-from ..engine.records import to_json
+from ..engine.evaluate import NUM_QUANTILES
+from ..engine.files import to_json, write_atomically
 from .finished import FinishedRun
 
 FAMILIAR, NOVEL = "familiar", "novel"
@@ -60,15 +59,14 @@ def score(
     own = run.read(data)
     if not len(own.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
-    known = own.labels is not None and labels and run.knows(own.labels)
+    known = own.labels is not None and labels and run.preprocessing.knows(own.labels)
     numbers = (
-        run.numbered(own.labels, data)
+        run.preprocessing.number(own.labels, data)
         if known and own.labels is not None
         else np.zeros(len(own.x), dtype=np.int64)
     )
-    return score_examples(
-        run, run.examples(run.prepared(Arrays(own.x, numbers), data)), known, false_alarm
-    )
+    arrays = run.preprocessing.prepare(Arrays(own.x, numbers), data)
+    return score_examples(run, run.preprocessing.to_examples(arrays), known, false_alarm)
 
 
 def score_both(
@@ -120,8 +118,8 @@ def _by_likelihood(
         return {"log_p_x": found.log_x, "log_p_y_given_x": found.log_y, "score": found.joint}
 
     recorded = run.summary.get("thresholds")
-    if recorded is not None and not 1 / QUANTILES <= false_alarm <= 1 - 1 / QUANTILES:
-        finest = 1 / QUANTILES
+    if recorded is not None and not 1 / NUM_QUANTILES <= false_alarm <= 1 - 1 / NUM_QUANTILES:
+        finest = 1 / NUM_QUANTILES
         raise SettingError(
             f"the false-alarm rate must be from {finest} to {1 - finest}, as the run keeps it, got "
             f"{false_alarm}"
@@ -135,14 +133,17 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     """By the highest probability of any class, at any client; needs the run's data, as clients may
     predict with them.
     """
-    federation, rounds = runner.make_federation(run.settings), run.summary["rounds"]
+    federation, rounds = runner.make_federation(run.settings), run.summary["training_rounds"]
     ids = (
         federation.participants if run.settings.algorithm.personal else federation.participants[:1]
     )
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
         each = [
-            run.predict(id, federation.splits(id, rounds).train, examples).max(1).values
+            run.predictor(id, federation.splits(id, rounds).train, new=False)
+            .probabilities(examples)
+            .max(1)
+            .values
             for id in ids
         ]
         return {"score": torch.stack(each).max(0).values}

@@ -1,26 +1,46 @@
 """Checkpoints: an atomic manifest, written after everything it names is on disk.
 
-    checkpoint/manifest-00000012.json     what belongs together; the newest complete one counts
-    checkpoint/server-00000012.bin        the server's state; also that of the selected round
-    checkpoint/published-<digest>.bin     what the server has published, once each
-    checkpoint/states-00000012.bin        segments of client states
+    checkpoint/manifest-00000012.json     what belongs together; the newest whole one counts
+    checkpoint/server-00000012.bin        all that the server holds: its state, the state of the
+                                          selected round, and what it has published
+    checkpoint/states-00000012.bin        client states; DiskStates share them between checkpoints
 
-What no kept manifest names is deleted. If the newest checkpoint is damaged, the one before it is
-used.
+What no kept manifest names is deleted. A manifest is sealed, and seals the rest: the server's file
+and the records up to then by their sha256, client states by a checksum each, the settings and data
+of the run by its `identity`. If the newest checkpoint is damaged, the one before it is used.
 """
 
 import hashlib
-import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core import CheckpointError, ClientId, Tree, tree
-from .client_states import ClientStates, Place
-from .files import sync_folder, write_atomically
+import torch
+from pydantic import InstanceOf, with_config
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from ..core import CheckpointError, ClientId, CountOrZero, FormatError, NonNegative, Tree, tree
+from ..core.errors import NewerFormatError
+from .client_states import NO_CLIENTS, SavedClients
+from .files import (
+    SealedJson,
+    make_folder,
+    one_line,
+    read_file,
+    remove,
+    sync_folder,
+    write_atomically,
+)
+from .records import NO_RECORDS, RecordsSeal, verify_records
 from .traffic import Publications, Traffic
 
-FORMAT = 2
+# What an identity that differs means, by its name.
+IDENTITY_RULES = {
+    "config": "config.toml was edited since the run began",
+    "data": "the run was begun with other data",
+}
 
 
 class Selected(NamedTuple):
@@ -38,161 +58,290 @@ class Progress:
     """All that a run has come to: what a checkpoint holds and a resumed run starts from."""
 
     server: Tree
-    states: ClientStates
     round: int = 0  # rounds completed
     traffic: Traffic = field(default_factory=Traffic)
     publications: Publications = field(default_factory=Publications)
     absent: set[ClientId] = field(default_factory=set)  # missed a stage meant for everyone
-    refused: int = 0  # replies that were not finite
+    missing: dict[str, int] = field(default_factory=dict)  # replies that do not count, by reason
+    failures: list[dict[str, Any]] = field(default_factory=list)  # the first of them in detail
+    momentum: dict[str, Tree] = field(default_factory=dict)  # of the server's steps
     selected: Selected | None = None
     seconds: float = 0.0
-    step_seconds: dict[str, float] = field(
-        default_factory=dict
-    )  # of them per stage, without evaluation and checkpoints
-    records_length: int = 0  # bytes of records.jsonl
+    # of them per stage, without evaluation and checkpoints
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    records: RecordsSeal = NO_RECORDS
 
 
-def save(folder: Path, progress: Progress, keep: int) -> None:
-    """Write a checkpoint of `progress` and drop the oldest beyond `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    selected = progress.selected
-    published = {}
-    for name, data in progress.publications.data.items():
-        digest = hashlib.sha256(data).hexdigest()
-        _write_once(folder / f"published-{digest}.bin", data)
-        published[name] = {
-            "sha256": digest,
-            "size": progress.publications.size[name],
-            "delivered": sorted(progress.publications.delivered[name]),
-        }
-    places = progress.states.save(folder, progress.round)
-    sync_folder(folder)
-    body = {
-        "format": FORMAT,
-        "round": progress.round,
-        "server": _write_server(folder, progress.round, progress.server),
-        "selected": selected
-        and [
-            selected.criterion,
-            selected.round,
-            _write_server(folder, selected.round, selected.server),
-        ],
-        "states": places,
-        "published": published,
-        "traffic": progress.traffic.to_dict(),
-        "absent": sorted(progress.absent),
-        "refused": progress.refused,
-        "seconds": progress.seconds,
-        "step_seconds": progress.step_seconds,
-        "records_length": progress.records_length,
-    }
-    write_atomically(folder / f"manifest-{progress.round:08d}.json", _seal(body))
-    _clean_up(folder, keep)
+class Loaded(NamedTuple):
+    """The newest whole checkpoint."""
+
+    progress: Progress
+    problems: tuple[str, ...]  # a line for every newer checkpoint that is damaged
 
 
-def load(folder: Path, states: ClientStates) -> Progress:
-    """The newest checkpoint that is whole.
+# --- what a manifest holds ------------------------------------------------------------------------
 
-    Damaged ones are removed, so that nothing is built on them again.
+
+class SelectedFacts(TypedDict):
+    round: CountOrZero
+    criterion: float
+
+
+class PublicationFacts(TypedDict):
+    size: CountOrZero
+    delivered: list[InstanceOf[str]]  # ids, which need not be valid Unicode
+
+
+class TrafficFacts(TypedDict):
+    down: CountOrZero
+    up: CountOrZero
+    evaluation_down: CountOrZero
+    evaluation_up: CountOrZero
+
+
+class RecordsFacts(TypedDict):
+    length: CountOrZero
+    sha256: str
+
+
+@with_config(extra="forbid")
+class Manifest(TypedDict):
+    """All that a checkpoint of a run holds, apart from the server's file and the states."""
+
+    round: CountOrZero
+    identity: dict[str, str]
+    server: str  # sha256 of the server's file
+    selected: SelectedFacts | None
+    published: dict[str, PublicationFacts]
+    clients: SavedClients
+    traffic: TrafficFacts
+    absent: list[InstanceOf[str]]
+    missing: dict[str, CountOrZero]
+    failures: list[dict[str, Any]]
+    seconds: NonNegative
+    step_seconds: dict[str, NonNegative]
+    records: RecordsFacts
+
+
+MANIFEST = SealedJson(Manifest, format=3)
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def save(
+    folder: Path,
+    progress: Progress,
+    keep: int,
+    clients: SavedClients = NO_CLIENTS,
+    identity: Mapping[str, str] | None = None,
+) -> None:
+    """Write a checkpoint of `progress` and drop the oldest beyond `keep`.
+
+    `clients` says where the executor has saved what clients keep. `identity` names what a run must
+    be resumed with, such as hashes of its settings and data.
     """
-    problems = []
-    for manifest in sorted(folder.glob("manifest-*.json"), reverse=True):
-        try:
-            progress = _load(folder, manifest, states)
-        except (CheckpointError, OSError, KeyError, TypeError, ValueError) as error:
-            problems.append((manifest, error))
-            continue
-        for damaged, _ in problems:
-            damaged.unlink()
-        return progress
-    if problems:
-        reasons = "; ".join(f"{manifest.name}: {error}" for manifest, error in problems)
-        raise CheckpointError(f"every checkpoint in {folder} is damaged ({reasons})")
-    raise CheckpointError(f"{folder} must hold a checkpoint, got none")
+    make_folder(folder)
+    server = _pack_server(progress)
+    write_atomically(_server_file(folder, progress.round), server)
+    with one_line(folder, "written"):
+        sync_folder(folder)
+    manifest = _describe(progress, clients, hashlib.sha256(server).hexdigest(), identity or {})
+    MANIFEST.write(_manifest_file(folder, progress.round), manifest)
+    _clean_up(folder, manifest, keep)
 
 
-def _load(folder: Path, manifest: Path, states: ClientStates) -> Progress:
-    body = _unseal(manifest)
-    if body["format"] != FORMAT:
-        raise CheckpointError(f"format must be {FORMAT}, got {body['format']}")
-    selected = None
-    if body["selected"]:
-        criterion, round, entry = body["selected"]
-        selected = Selected(round, criterion, _read_server(folder, entry))
-    publications = Publications()
-    for name, entry in body["published"].items():
-        data = _read_checked(folder / f"published-{entry['sha256']}.bin", entry["sha256"])
-        publications.publish(name, data, entry["size"])
-        publications.delivered[name] = set(entry["delivered"])
-    states.load(folder, {id: Place(*place) for id, place in body["states"].items()})
-    return Progress(
-        _read_server(folder, body["server"]),
-        states,
-        round=body["round"],
-        traffic=Traffic(**body["traffic"]),
-        publications=publications,
-        absent=set(body["absent"]),
-        refused=body["refused"],
-        selected=selected,
-        seconds=body["seconds"],
-        step_seconds=body["step_seconds"],
-        records_length=body["records_length"],
+def _describe(
+    progress: Progress, clients: SavedClients, server_sha256: str, identity: Mapping[str, str]
+) -> Manifest:
+    selected, publications = progress.selected, progress.publications
+    return Manifest(
+        round=progress.round,
+        identity=dict(identity),
+        server=server_sha256,
+        selected=selected and SelectedFacts(round=selected.round, criterion=selected.criterion),
+        published={
+            name: PublicationFacts(size=size, delivered=sorted(publications.delivered[name]))
+            for name, size in publications.size.items()
+        },
+        clients=clients,
+        traffic=TrafficFacts(**progress.traffic.to_dict()),  # type: ignore[typeddict-item]
+        absent=sorted(progress.absent),
+        missing=progress.missing,
+        failures=progress.failures,
+        seconds=progress.seconds,
+        step_seconds=progress.step_seconds,
+        records=RecordsFacts(**progress.records._asdict()),  # type: ignore[typeddict-item]
     )
 
 
-def _write_server(folder: Path, round: int, server: Tree) -> dict[str, str]:
-    data = tree.pack(server)
-    entry = {"file": f"server-{round:08d}.bin", "sha256": hashlib.sha256(data).hexdigest()}
-    _write_once(folder / entry["file"], data)
-    return entry
+def _pack_server(progress: Progress) -> bytes:
+    published = {
+        name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        for name, data in progress.publications.data.items()
+    }
+    selected = None if progress.selected is None else progress.selected.server
+    return tree.pack(
+        {
+            "server": progress.server,
+            "selected": selected,
+            "published": published,
+            "momentum": progress.momentum,
+        }
+    )
 
 
-def _write_once(path: Path, data: bytes) -> None:
-    """What is there and whole is left alone."""
-    if not path.exists() or path.read_bytes() != data:
-        write_atomically(path, data)
+def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
+    """Delete what no kept checkpoint needs: older ones, and damaged ones of rounds that were played
+    again.
+    """
+    kept = [newest]
+    for round in _manifest_rounds(folder):
+        if round < newest["round"] and len(kept) < keep:
+            try:
+                kept.append(_read_manifest(folder, round))
+            except (FormatError, CheckpointError):
+                continue  # damaged, and older than one that is whole
+    needed = {path for manifest in kept for path in _needed_files(folder, manifest)}
+    for pattern in ("manifest-*.json", "*.bin", "*.partial"):
+        for path in folder.glob(pattern):
+            if path not in needed and not path.is_dir():
+                remove(path)
 
 
-def _read_server(folder: Path, entry: dict[str, str]) -> Tree:
-    return tree.unpack(_read_checked(folder / entry["file"], entry["sha256"]))
+def _needed_files(folder: Path, manifest: Manifest) -> list[Path]:
+    round, states = manifest["round"], manifest["clients"]["states"]
+    segments = [] if states is None else states["segments"]
+    files = [_manifest_file(folder, round), _server_file(folder, round)]
+    return files + [folder / segment for segment in segments]
 
 
-def _read_checked(path: Path, sha256: str) -> bytes:
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise CheckpointError(f"{path.name} is damaged")
-    return data
+# --- loading --------------------------------------------------------------------------------------
 
 
-def _seal(body: dict[str, Any]) -> str:
-    text = json.dumps(body)
-    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}) + "\n" + text + "\n"
+def load(
+    folder: Path,
+    load_clients: Callable[[Path, SavedClients], None] | None = None,
+    identity: Mapping[str, str] | None = None,
+    records_file: Path | None = None,
+) -> Loaded:
+    """The newest checkpoint that is whole; nothing is changed on disk.
 
-
-def _unseal(manifest: Path) -> dict[str, Any]:
-    seal, _, text = manifest.read_text().partition("\n")
-    text = text.rstrip("\n")
-    if json.loads(seal)["sha256"] != hashlib.sha256(text.encode()).hexdigest():
-        raise CheckpointError(f"{manifest.name} is damaged")
-    body: dict[str, Any] = json.loads(text)
-    return body
-
-
-def _clean_up(folder: Path, keep: int) -> None:
-    manifests = sorted(folder.glob("manifest-*.json"))
-    kept = manifests[-keep:]
-    named = {manifest.name for manifest in kept}
-    for manifest in kept:
+    `load_clients` takes up what clients keep, and says if it is damaged. With `identity`, a run
+    that was begun with another one is refused. With `records_file`, a checkpoint counts as damaged
+    where the records are not those it was written with.
+    """
+    problems = []
+    for round in _manifest_rounds(folder):
         try:
-            body = _unseal(manifest)
-        except (CheckpointError, ValueError, KeyError):
-            named.remove(manifest.name)  # damaged, and older than one that is whole
+            manifest = _read_manifest(folder, round)
+            if records_file is not None:
+                verify_records(records_file, RecordsSeal(**manifest["records"]))
+            progress = _restore(folder, manifest, load_clients)
+        except NewerFormatError as error:  # not damaged, so it may not be stepped over
+            raise NewerFormatError(f"{_manifest_file(folder, round)}: {error}") from None
+        except (FormatError, CheckpointError) as error:
+            problems.append(f"{_manifest_file(folder, round).name}: {error}")
             continue
-        named.add(body["server"]["file"])
-        if body["selected"]:
-            named.add(body["selected"][2]["file"])
-        named |= {f"published-{entry['sha256']}.bin" for entry in body["published"].values()}
-        named |= {place[0] for place in body["states"].values()}
-    for path in [*manifests, *folder.glob("*.bin"), *folder.glob("*.partial")]:
-        if path.name not in named:
-            path.unlink(missing_ok=True)
+        check_identity(folder, manifest["identity"], identity)
+        return Loaded(progress, tuple(problems))
+    if problems:
+        raise CheckpointError(
+            f"every checkpoint in {folder} is damaged ({'; '.join(problems)}): put back a copy of "
+            "these files, or begin the run again"
+        )
+    raise CheckpointError(f"{folder} must hold a checkpoint, got none")
+
+
+def _restore(
+    folder: Path,
+    manifest: Manifest,
+    load_clients: Callable[[Path, SavedClients], None] | None,
+) -> Progress:
+    held = _read_server(folder, manifest)
+    publications = Publications()
+    for name, facts in manifest["published"].items():
+        publications.publish(name, held.published[name], facts["size"])
+        publications.delivered[name] = set(facts["delivered"])
+    selected = manifest["selected"]
+    if load_clients is not None:
+        load_clients(folder, manifest["clients"])
+    return Progress(
+        held.server,
+        round=manifest["round"],
+        traffic=Traffic(**manifest["traffic"]),
+        publications=publications,
+        absent=set(manifest["absent"]),
+        missing=manifest["missing"],
+        failures=manifest["failures"],
+        momentum=held.momentum,
+        selected=selected and Selected(selected["round"], selected["criterion"], held.selected),
+        seconds=manifest["seconds"],
+        step_seconds=manifest["step_seconds"],
+        records=RecordsSeal(**manifest["records"]),
+    )
+
+
+class ServerFile(NamedTuple):
+    """What the server's file holds."""
+
+    server: Tree
+    selected: Tree
+    published: dict[str, bytes]
+    momentum: dict[str, Tree]
+
+
+def _read_server(folder: Path, manifest: Manifest) -> ServerFile:
+    file = _server_file(folder, manifest["round"])
+    data = read_file(file)
+    if hashlib.sha256(data).hexdigest() != manifest["server"]:
+        raise FormatError(f"{file.name} is damaged")
+    match tree.unpack(data):
+        case {
+            "server": server,
+            "selected": selected,
+            "published": dict(published),
+            "momentum": dict(momentum),
+        } if _are_bytes(published.values()) and published.keys() == manifest["published"].keys():
+            names = {name: value.numpy().tobytes() for name, value in published.items()}
+            return ServerFile(server, selected, names, momentum)
+    raise FormatError(f"{file.name} must hold what a server holds, got another tree")
+
+
+def _are_bytes(values: Iterable[Tree]) -> bool:
+    return all(isinstance(value, Tensor) and value.dtype == torch.uint8 for value in values)
+
+
+def _read_manifest(folder: Path, round: int) -> Manifest:
+    manifest = MANIFEST.parse(read_file(_manifest_file(folder, round)))
+    if manifest["round"] != round:
+        raise FormatError(f"it must be of round {round}, got {manifest['round']}")
+    return manifest
+
+
+def check_identity(
+    folder: Path, begun_with: Mapping[str, str], identity: Mapping[str, str] | None
+) -> None:
+    """Refuse to go on with other settings or data than the run began with."""
+    for name in sorted({*begun_with, *identity} if identity is not None else ()):
+        before, now = begun_with.get(name, "none"), (identity or {}).get(name, "none")
+        if before != now:
+            rule = IDENTITY_RULES.get(name, f"the run was begun with another {name}")
+            raise CheckpointError(f"{folder}: {rule}: {name} must be {before[:16]}, got {now[:16]}")
+
+
+def _manifest_rounds(folder: Path) -> list[int]:
+    """The rounds after which a checkpoint was written, the newest first."""
+    names = [path.stem.removeprefix("manifest-") for path in folder.glob("manifest-*.json")]
+    return sorted(
+        (int(name) for name in names if len(name) == 8 and name.isascii() and name.isdigit()),
+        reverse=True,
+    )
+
+
+def _manifest_file(folder: Path, round: int) -> Path:
+    return folder / f"manifest-{round:08d}.json"
+
+
+def _server_file(folder: Path, round: int) -> Path:
+    return folder / f"server-{round:08d}.bin"

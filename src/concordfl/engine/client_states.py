@@ -2,31 +2,66 @@
 
 A step reads the state of the last committed round and writes a pending one; later steps of the same
 round see the pending one; `commit` makes all pending states count together. States are packed
-trees. They lie in segments, files of many states each, named for the round in which they were
-begun; a checkpoint's manifest says where each client's state lies, and what no manifest names is
-ignored.
+trees. On disk they lie in segments, files of many states each, named for the round in which they
+were begun. `save` describes where each client's state lies; a checkpoint's manifest keeps that
+description, and what no manifest names is ignored.
 """
 
 import hashlib
 import os
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Annotated, NamedTuple
 
-from ..core import CheckpointError, ClientId
+from annotated_types import Len
+from pydantic import InstanceOf, NonNegativeInt, StringConstraints, with_config
+from typing_extensions import TypedDict
 
-MANY_SEGMENTS = 8  # beyond which the next save writes all states into one anew
+from ..core import CheckpointError, ClientId, FormatError
+from .files import open_file, remove
+
+MAX_SEGMENTS = 8  # of DiskStates; beyond, the next save writes all states into one segment
+
+SegmentName = Annotated[str, StringConstraints(pattern=r"^states-[0-9]{8,12}\.bin$")]
+FourNumbers = Annotated[list[NonNegativeInt], Len(4, 4)]
 
 
-class Place(NamedTuple):
+@with_config(extra="forbid")
+class SavedStates(TypedDict):
+    """Where all clients' states lie, as a manifest keeps it."""
+
+    segments: list[SegmentName]
+    # number of the segment, offset, length, crc32; InstanceOf: ids need not be valid Unicode
+    clients: dict[InstanceOf[str], FourNumbers]
+
+
+@with_config(extra="forbid")
+class SavedClients(TypedDict):
+    """What an executor's clients keep, as a manifest has it.
+
+    Both are None where clients keep their states and secrets themselves.
+    """
+
+    secret: str | int | None
+    states: SavedStates | None
+
+
+NO_CLIENTS = SavedClients(secret=None, states=None)
+
+
+class StateLocation(NamedTuple):
     """Where a packed state lies."""
 
     segment: str
     offset: int
     length: int
     crc: int
+
+
+Locations = dict[ClientId, StateLocation]
 
 
 class ClientStates(ABC):
@@ -49,11 +84,11 @@ class ClientStates(ABC):
         """Forget pending states: the round was void."""
 
     @abstractmethod
-    def save(self, folder: Path, round: int) -> dict[ClientId, Place]:
+    def save(self, folder: Path, round: int) -> SavedStates:
         """Bring all committed states to disk; where each of them lies."""
 
     @abstractmethod
-    def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
+    def load(self, folder: Path, saved: SavedStates) -> None:
         """Take up the states of a checkpoint, after making sure that none of them is damaged."""
 
     @abstractmethod
@@ -64,19 +99,19 @@ class ClientStates(ABC):
         """sha256 over all committed states, in the order of client ids."""
         total = hashlib.sha256()
         for id in self.ids():
-            total.update(f"{id}\0{hashlib.sha256(self.get(id) or b'').hexdigest()}\n".encode())
+            line = f"{id}\0{hashlib.sha256(self.get(id) or b'').hexdigest()}\n"
+            total.update(line.encode(errors="surrogatepass"))
         return total.hexdigest()
 
 
 class MemoryStates(ClientStates):
-    """States in memory; only `save` touches the disk."""
+    """States in memory; only `save` touches the disk, and writes all of them into a new segment, so
+    that no checkpoint depends on a file of another.
+    """
 
     def __init__(self) -> None:
         self._committed: dict[ClientId, bytes] = {}
         self._pending: dict[ClientId, bytes] = {}
-        self._places: dict[
-            ClientId, Place
-        ] = {}  # of states that are already on disk as they are now
 
     def get(self, id: ClientId) -> bytes | None:
         return self._pending.get(id, self._committed.get(id))
@@ -86,79 +121,81 @@ class MemoryStates(ClientStates):
 
     def commit(self) -> None:
         self._committed |= self._pending
-        for id in self._pending:
-            self._places.pop(id, None)
         self._pending = {}
 
     def discard(self) -> None:
         self._pending = {}
 
-    def save(self, folder: Path, round: int) -> dict[ClientId, Place]:
-        if len({place.segment for place in self._places.values()}) >= MANY_SEGMENTS:
-            self._places = {}
-        changed = [id for id in sorted(self._committed) if id not in self._places]
-        if changed:
-            segment = Segment(folder, round)
-            self._places |= {id: segment.append(self._committed[id]) for id in changed}
-            segment.sync()
-        return dict(self._places)
+    def save(self, folder: Path, round: int) -> SavedStates:
+        if not self._committed:
+            return describe({})
+        segment = Segment(folder, round)
+        locations = segment.append((id, self._committed[id]) for id in self.ids())
+        segment.sync()
+        return describe(locations)
 
-    def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
-        self._committed = {id: read_state(folder, place, id) for id, place in places.items()}
-        self._pending, self._places = {}, dict(places)
+    def load(self, folder: Path, saved: SavedStates) -> None:
+        self._committed = dict(read_states(folder, locate(saved)))
+        self._pending = {}
 
     def ids(self) -> list[ClientId]:
         return sorted(self._committed)
 
 
 class DiskStates(ClientStates):
-    """States in segments from the start: memory holds only where they lie."""
+    """States in segments from the start: memory holds only where they lie.
+
+    A state is written once, when it changes, so checkpoints share the segments of states that did
+    not change between them: a damaged segment damages all checkpoints that need it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._places: dict[ClientId, Place] = {}
-        self._written: dict[ClientId, Place] = {}  # pending ones
-        self._segment: Segment | None = None
-        self._next = 0
+        self._committed: Locations = {}
+        self._pending: Locations = {}
+        self._segment: Segment | None = None  # the one that is being written
+        self._next_round = 0  # names the next segment
 
     def get(self, id: ClientId) -> bytes | None:
-        place = self._written.get(id, self._places.get(id))
-        return None if place is None else read_state(self._folder, place, id)
+        location = self._pending.get(id, self._committed.get(id))
+        return None if location is None else read_state(self._folder, location, id)
 
     def put(self, id: ClientId, state: bytes) -> None:
         if self._segment is None:
-            self._segment = Segment(self._folder, self._next)
-        self._written[id] = self._segment.append(state)
+            self._segment = Segment(self._folder, self._next_round)
+        self._pending |= self._segment.append([(id, state)])
 
     def commit(self) -> None:
-        self._places |= self._written
-        self._written = {}
+        self._committed |= self._pending
+        self._pending = {}
 
     def discard(self) -> None:
-        self._written = {}
+        self._pending = {}
 
-    def save(self, folder: Path, round: int) -> dict[ClientId, Place]:
-        if len({place.segment for place in self._places.values()}) >= MANY_SEGMENTS:
-            # Read all before anything is moved: a place is only valid together with its segment.
+    def save(self, folder: Path, round: int) -> SavedStates:
+        if len({location.segment for location in self._committed.values()}) >= MAX_SEGMENTS:
+            # Read all before anything is moved: a location is only valid together with its segment.
             for id in self.ids():
                 self.put(id, self.get(id) or b"")
             self.commit()
         if self._segment is not None:
             self._segment.sync()
             self._segment = None
-        self._next = round + 1
-        return dict(self._places)
+        self._next_round = round + 1
+        return describe(self._committed)
 
-    def load(self, folder: Path, places: Mapping[ClientId, Place]) -> None:
-        for id, place in places.items():
-            read_state(folder, place, id)
-        self._places, self._written, self._segment = dict(places), {}, None
-        self._next = 1 + max(
-            (segment_round(place.segment) for place in places.values()), default=-1
-        )
+    def load(self, folder: Path, saved: SavedStates) -> None:
+        locations = locate(saved)
+        for _ in read_states(folder, locations):
+            pass  # only to notice a damaged one now
+        self._committed, self._pending, self._segment = locations, {}, None
+        self._next_round = 1 + max(map(segment_round, saved["segments"]), default=-1)
 
     def ids(self) -> list[ClientId]:
-        return sorted(self._places)
+        return sorted(self._committed)
+
+
+# --- segments -------------------------------------------------------------------------------------
 
 
 class Segment:
@@ -170,20 +207,23 @@ class Segment:
     def __init__(self, folder: Path, round: int) -> None:
         self.name = f"states-{round:08d}.bin"
         self._path = folder / self.name
-        self._path.write_bytes(
-            b""
-        )  # a killed run may have left one of this name, which no manifest names
         self._end = 0
+        remove(self._path)  # a killed run may have left one, which no whole checkpoint needs
+        with open_file(self._path, "xb"):
+            pass
 
-    def append(self, state: bytes) -> Place:
-        place = Place(self.name, self._end, len(state), zlib.crc32(state))
-        with open(self._path, "ab") as file:
-            file.write(state)
-        self._end += len(state)
-        return place
+    def append(self, states: Iterable[tuple[ClientId, bytes]]) -> Locations:
+        """Where the states lie now."""
+        locations = {}
+        with open_file(self._path, "ab") as file:
+            for id, state in states:
+                file.write(state)
+                locations[id] = StateLocation(self.name, self._end, len(state), zlib.crc32(state))
+                self._end += len(state)
+        return locations
 
     def sync(self) -> None:
-        with open(self._path, "ab") as file:
+        with open_file(self._path, "ab") as file:
             os.fsync(file.fileno())
 
 
@@ -191,13 +231,48 @@ def segment_round(name: str) -> int:
     return int(name.removeprefix("states-").removesuffix(".bin"))
 
 
-def read_state(folder: Path, place: Place, id: ClientId) -> bytes:
-    try:
-        with open(folder / place.segment, "rb") as file:
-            file.seek(place.offset)
-            state = file.read(place.length)
-    except OSError as error:
-        raise CheckpointError(f"the state of client {id!r} cannot be read: {error}") from None
-    if len(state) != place.length or zlib.crc32(state) != place.crc:
-        raise CheckpointError(f"the state of client {id!r} in {place.segment} is damaged")
+def describe(locations: Mapping[ClientId, StateLocation]) -> SavedStates:
+    segments = sorted({location.segment for location in locations.values()})
+    number = {name: index for index, name in enumerate(segments)}
+    clients = {
+        id: [number[segment], offset, length, crc]
+        for id, (segment, offset, length, crc) in locations.items()
+    }
+    return SavedStates(segments=segments, clients=clients)
+
+
+def locate(saved: SavedStates) -> Locations:
+    """What `describe` has described."""
+    segments = saved["segments"]
+    for id, (number, *_) in saved["clients"].items():
+        if number >= len(segments):
+            raise FormatError(f"the state of client {id!r} lies in segment {number}, got no such")
+    return {
+        id: StateLocation(segments[number], offset, length, crc)
+        for id, (number, offset, length, crc) in saved["clients"].items()
+    }
+
+
+def read_state(folder: Path, location: StateLocation, id: ClientId) -> bytes:
+    ((_, state),) = read_states(folder, {id: location})
     return state
+
+
+def read_states(folder: Path, locations: Locations) -> Iterator[tuple[ClientId, bytes]]:
+    """All states, segment by segment; one that is damaged is refused."""
+    ordered = sorted(locations.items(), key=lambda item: item[1][:2])
+    for segment, items in groupby(ordered, key=lambda item: item[1].segment):
+        with open_file(folder / segment, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for id, location in items:
+                yield id, _read(file, size, location, id)
+
+
+def _read(file: IO[bytes], size: int, location: StateLocation, id: ClientId) -> bytes:
+    # The size first: nobody can read, or make room for, more than there is.
+    if location.offset + location.length <= size:
+        file.seek(location.offset)
+        state = file.read(location.length)
+        if zlib.crc32(state) == location.crc:
+            return state
+    raise CheckpointError(f"the state of client {id!r} in {location.segment} is damaged")

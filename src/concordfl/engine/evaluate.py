@@ -3,112 +3,172 @@
 Local figures are means over the participants' test splits. Global figures are means over held-out
 clients, which adapt on their train split, by the method's rule for new clients, and are measured on
 their test split. Nothing here changes training state, so evaluating more often changes no result.
+
+The steps below are the engine's own: an order may name them beside the steps of a method.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from ..core import Algorithm, Client, ClientId, Examples, Tree
+from ..core import Algorithm, Client, ClientId, Examples, Predictor, Total, Tree
 from ..data import Splits
 from ..metrics import agreement, score
 
 SCORES = ("accuracy", "loss", "auc", "f1", "log_likelihood")
-QUANTILES = 200  # of held-out scores, from which verdicts at a stated false-alarm rate are made
+NUM_QUANTILES = 200  # of likelihoods; verdicts at a stated false-alarm rate are made from them
+NUM_BINS = 2400  # of the likelihoods' histograms
+BINS_REACH = 12.0  # deviations on both sides of the mean: a bin is a hundredth of a deviation
+
+Evaluation = Callable[[Algorithm, Client, Splits, Tree | None, Tree, Mapping[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class Examination:
-    """The call that evaluates one client; a new one may tune what it receives."""
+# --- at a client ----------------------------------------------------------------------------------
 
-    algorithm: Algorithm
-    new: bool
-    splits: tuple[str, ...]
-    tune_epochs: int = 0
 
-    def __call__(
-        self, client: Client, splits: Splits, state: Tree, message: Tree
-    ) -> tuple[Tree, Tree]:
-        start = self.algorithm.init_client(client, message) if state is None else state
-        adapted = self.algorithm.adapt(client, start, message, new=self.new)
-        if self.tune_epochs:
-            message = self.algorithm.tuned(client, adapted, message, self.tune_epochs)
-        scores = {
-            name: self._scores(client, adapted, message, getattr(splits, name))
-            for name in self.splits
-            if len(getattr(splits, name))
-        }
-        reply = {"scores": scores, "inspect": self.algorithm.inspect(client, adapted, message)}
-        if self.algorithm.scores_samples and not self.new:
-            held_out = self.algorithm.likelihood(client, None, message, splits.validation)
-            reply["novelty"] = {"log_x": held_out.log_x, "joint": held_out.joint}
-        return state, reply
+def evaluate(
+    algorithm: Algorithm,
+    client: Client,
+    splits: Splits,
+    state: Tree | None,
+    message: Tree,
+    options: Mapping[str, Any],
+) -> Tree:
+    """Scores on the splits that `options` names, and what is worth knowing of the client."""
+    new = options["new"]
+    predictor = Predictor.prepare(
+        algorithm, client, state, message, new=new, tune_epochs=options["tune_epochs"]
+    )
+    scores = {
+        name: _scores(predictor, getattr(splits, name))
+        for name in options["splits"]
+        if len(getattr(splits, name))
+    }
+    reply = {"scores": scores, "inspect": predictor.inspect()}
+    if options["moments"]:
+        held_out = predictor.likelihood_anywhere(splits.validation).by_name()
+        reply["moments"] = {name: _moments(values) for name, values in held_out.items()}
+    return reply
 
-    def _scores(
-        self, client: Client, adapted: Tree, message: Tree, examples: Examples
-    ) -> dict[str, float]:
-        values: dict[str, float] = {"examples": len(examples)}
-        if self.algorithm.classifies:
-            values |= score(
-                self.algorithm.predict(client, adapted, message, examples).numpy(),
-                examples.y.numpy(),
-            )._asdict()
-        if self.algorithm.scores_samples:
-            values["log_likelihood"] = float(
-                self.algorithm.likelihood(client, adapted, message, examples).joint.mean()
-            )
-        return values
+
+def count_likelihoods(
+    algorithm: Algorithm,
+    client: Client,
+    splits: Splits,
+    _state: Tree | None,
+    message: Tree,
+    options: Mapping[str, Any],
+) -> Tree:
+    """Histograms of the held-out examples' log-likelihoods, within the ranges that are given."""
+    found = algorithm.likelihood(client, None, message, splits.validation)
+    counts = {}
+    for name, values in found.by_name().items():
+        low, high = options["ranges"][name]
+        edges = np.linspace(low, high, NUM_BINS + 1)
+        counts[name] = torch.from_numpy(np.histogram(values.clamp(low, high).numpy(), edges)[0])
+    return Total(counts)
+
+
+EVALUATION_STEPS: dict[str, Evaluation] = {
+    "evaluate": evaluate,
+    "count_likelihoods": count_likelihoods,
+}
+
+
+def _scores(predictor: Predictor, examples: Examples) -> dict[str, float]:
+    values: dict[str, float] = {"examples": len(examples)}
+    if predictor.algorithm.classifies:
+        probabilities = predictor.probabilities(examples).numpy()
+        values |= score(probabilities, examples.y.numpy())._asdict()
+    if predictor.algorithm.scores_samples:
+        values["log_likelihood"] = float(predictor.likelihood(examples).joint.mean())
+    return values
+
+
+def _moments(values: Tensor) -> Tensor:
+    """How many, their sum and the sum of their squares."""
+    values = values.double()
+    return torch.stack([torch.tensor(float(len(values))).double(), values.sum(), (values**2).sum()])
+
+
+# --- at the server --------------------------------------------------------------------------------
 
 
 def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
-    """Means over clients, the spread and the worst tenth of accuracy, and the values per client."""
-    scored = {
-        id: reply["scores"][split]
-        for id, reply in sorted(replies.items())
-        if split in reply["scores"]
-    }
+    """Means over clients, the spread and the worst tenth of accuracy, and how many clients count.
+
+    A client without examples in the split has no scores, and is left out.
+    """
+    scored = [
+        reply["scores"][split] for _, reply in sorted(replies.items()) if split in reply["scores"]
+    ]
     if not scored:
         return {}
-    names = [name for name in SCORES if any(name in values for values in scored.values())]
-    summary: dict[str, Any] = {
-        name: _mean([values[name] for values in scored.values()]) for name in names
-    }
+    names = [name for name in SCORES if any(name in values for values in scored)]
+    summary: dict[str, Any] = {name: _mean([values[name] for values in scored]) for name in names}
     if "accuracy" in names:
-        accuracies = sorted(values["accuracy"] for values in scored.values())
+        accuracies = sorted(values["accuracy"] for values in scored)
         summary["accuracy_std"] = _std(accuracies)
         for name in ("auc", "f1"):
-            known = [values[name] for values in scored.values() if not math.isnan(values[name])]
+            known = [values[name] for values in scored if not math.isnan(values[name])]
             summary[f"{name}_std"] = _std(known) if known else None
         summary["worst_tenth"] = _mean(accuracies[: max(1, round(len(accuracies) / 10))])
-    summary["clients"] = {
-        name: {id: defined(values[name]) for id, values in scored.items()}
-        for name in (*names, "examples")
-    }
-    return summary
+    return {**summary, "num_clients": len(scored)}
 
 
-def thresholds(replies: Mapping[ClientId, Tree]) -> dict[str, list[float]] | None:
-    """Quantiles 0..1 of the held-out examples' log-likelihoods, pooled over clients, where a method
-    has them.
-    """
-    pooled = [reply["novelty"] for _, reply in sorted(replies.items()) if "novelty" in reply]
-    if not pooled or not sum(len(part["log_x"]) for part in pooled):
-        return None
-    steps = torch.linspace(0, 1, QUANTILES + 1, dtype=torch.float64)
-    return {
-        name: torch.quantile(torch.cat([part[name] for part in pooled]).double(), steps).tolist()
-        for name in pooled[0]
-    }
+def client_rows(replies: Mapping[ClientId, Tree], *, new: bool) -> dict[ClientId, dict[str, Any]]:
+    """A row per client: its scores on the test split, on others under their names, and more."""
+    rows = {}
+    for id, reply in replies.items():
+        scores = reply["scores"]
+        row: dict[str, Any] = {"new": new, **none_for_nan(scores.get("test", {}))}
+        for split in ("validation", "train"):
+            values = none_for_nan(scores.get(split, {}))
+            row |= {f"{split}_{name}": value for name, value in values.items()}
+        rows[id] = {**row, **reply["inspect"]}
+    return rows
+
+
+def likelihood_ranges(replies: Mapping[ClientId, Tree]) -> dict[str, tuple[float, float]]:
+    """Where the bins of the histograms begin and end, from summed moments."""
+    parts = [reply["moments"] for _, reply in sorted(replies.items()) if "moments" in reply]
+    ranges = {}
+    for name in parts[0] if parts else ():
+        count, total, squares = torch.stack([part[name] for part in parts]).sum(0).tolist()
+        if count:
+            mean = total / count
+            reach = BINS_REACH * math.sqrt(max(squares / count - mean**2, 0.0)) or 1.0
+            ranges[name] = (mean - reach, mean + reach)
+    return ranges
+
+
+def thresholds(
+    counts: Mapping[str, Tensor], ranges: Mapping[str, tuple[float, float]]
+) -> dict[str, list[float]]:
+    """Quantiles 0..1 of the log-likelihoods in the histograms, even steps apart."""
+    levels = np.linspace(0, 1, NUM_QUANTILES + 1)
+    found = {}
+    for name, (low, high) in ranges.items():
+        cumulated = np.concatenate([[0], np.cumsum(counts[name].numpy())])
+        edges = np.linspace(low, high, NUM_BINS + 1)
+        # Where nothing was counted the sum stands still: levels lie between edges where it rises.
+        rises = np.flatnonzero(np.diff(cumulated))
+        bounds = np.unique(np.concatenate([rises, rises + 1]))
+        reached = cumulated[bounds] / cumulated[-1]
+        found[name] = np.interp(levels, reached, edges[bounds]).tolist()
+    return found
 
 
 def grouping(
     replies: Mapping[ClientId, Tree], groups: Mapping[ClientId, Mapping[str, str]]
 ) -> dict[str, float] | None:
-    """Agreement of the groups that a method reports with the true ones, where there are any:
-    concepts, or the partition's.
+    """Agreement of the groups that a method reports with the true ones, where there are any.
+
+    The true ones are concepts, or else the partition's.
     """
     for kind in ("concept", "partition"):
         ids = [
@@ -117,15 +177,17 @@ def grouping(
             if "group" in reply["inspect"] and kind in groups.get(id, {})
         ]
         if len({groups[id][kind] for id in ids}) > 1:
-            return agreement(
-                [replies[id]["inspect"]["group"] for id in ids], [groups[id][kind] for id in ids]
-            )._asdict()
+            found = [replies[id]["inspect"]["group"] for id in ids]
+            return agreement(found, [groups[id][kind] for id in ids])._asdict()
     return None
 
 
-def defined(value: float) -> float | None:
-    """None for what is undefined: JSON has no NaN."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+def none_for_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None for what is undefined: JSON has no NaN."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in values.items()
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:

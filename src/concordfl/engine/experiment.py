@@ -1,51 +1,57 @@
-"""Experiment: the loop over rounds. Everything that a method does not do itself is done here."""
+"""Experiment: the loop over rounds. Everything that a method does not do itself is done here.
+
+It is the server's side: it knows a roster of clients and an executor that brings orders to them,
+and sees neither their data nor their states.
+"""
 
 import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from ..core import (
     Algorithm,
-    Client,
     ClientId,
     ClientStepError,
     Cohort,
     Key,
-    Model,
     NoReplies,
+    Order,
+    Outcome,
+    ServerStep,
+    SettingError,
     Stage,
-    Task,
-    Training,
     Tree,
     tree,
 )
-from ..core.algorithm import Step
-from ..core.cohort import Answer, Request
-from ..data import Federation, Splits
-from ..data.federation import POOLED
-from . import checkpoint, evaluate, executors, sampling
+from ..core.protocol import FAILED, REFUSED
+from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
-from .client_states import ClientStates, DiskStates, MemoryStates
+from .executors import Executor
+from .files import make_folder
 from .plan import Plan
 from .records import RunFolder
+from .roster import Roster
+from .setup import Setup
+from .threads import one_thread
 from .traffic import Publications
 
-ATTEMPTS = 20  # to reach anybody in a stage that training builds on
-MANY = 1000  # more requests than a round makes
+MAX_ATTEMPTS = 20  # to reach anybody in a stage that training builds on
+MAX_ORDERS_PER_ROUND = 1000  # orders of a repeated round are numbered from here on
+MAX_FAILURES_RECORDED = 100
+
+ClientRows = dict[ClientId, dict[str, Any]]
 
 
 class Turn(NamedTuple):
-    """One round of the schedule: its stage, and the stage's own count of rounds."""
+    """One round of the schedule."""
 
-    round: int  # from 1
+    round: int  # the run's, from 1
     stage: Stage
-    stage_round: int
+    stage_round: int  # the stage's own
+    training_round: int  # training rounds so far, with this one if it is one
 
 
 class Event(NamedTuple):
@@ -61,66 +67,54 @@ def ignore(event: Event) -> None:
     """The observer of a run that nobody watches."""
 
 
-@dataclass(frozen=True)
-class StepCall:
-    """The call that performs an algorithm's step; a client's state is made at first contact."""
-
-    algorithm: Algorithm
-    step: Step
-
-    def __call__(
-        self, client: Client, splits: Splits, state: Tree, message: Tree
-    ) -> tuple[Tree, Tree]:
-        return self.step(
-            client, self.algorithm.init_client(client, message) if state is None else state, message
-        )
-
-
 @dataclass
 class Experiment:
-    """A run: a method on a federation, according to a plan."""
+    """A run: a method and the clients of a roster, according to a plan."""
 
-    algorithm: Algorithm
-    model: Model
-    federation: Federation
-    training: Training
+    setup: Setup
+    roster: Roster
     plan: Plan
-    executor: executors.Executor
+    executor: Executor
     folder: RunFolder | None = None
     observe: Callable[[Event], None] = ignore
+    identity: Mapping[str, str] = field(default_factory=dict)  # of the run, sealed by checkpoints
     records: list[dict[str, Any]] = field(default_factory=list)
+    # figures by client of evaluated rounds, where there is no folder to write them to
+    client_rows: dict[int, ClientRows] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()  # checkpoints that were damaged, where a run was taken up again
 
     def __post_init__(self) -> None:
-        self.task = Task(
-            self.model,
-            self.federation.num_classes,
-            self.federation.input_shape,
-            self.federation.scale,
-        )
-        self.population = (POOLED,) if self.algorithm.pools_data else self.federation.participants
+        self.algorithm, self.task = self.setup.algorithm, self.roster.task
         self.turns = list(schedule(self.algorithm, self.plan.rounds))
-        self.cohort_size = (
-            1 if self.algorithm.pools_data else self.plan.cohort_size(len(self.population))
+        population = len(self.roster.participants)
+        self.cohort_size = min(self.plan.cohort_size(population), len(self.roster.population))
+        self.evaluated = sampling.sample(
+            self.roster.participants,
+            self.plan.evaluation_size(population),
+            Key(self.plan.seed, "evaluated clients"),
         )
 
     # --- the loop ---------------------------------------------------------------------------------
 
     def start(self) -> Progress:
         """The state of affairs before the first round."""
-        return Progress(
-            tree.normal(self.algorithm.init_server(self.task, self.plan.seed)), self._new_states()
-        )
+        return Progress(tree.normal(self.algorithm.init_server(self.task, self.plan.seed)))
 
     def restore(self) -> Progress:
         """The state of affairs at the newest checkpoint; before the first round if there is none
         yet.
         """
-        if self.folder is None or not list(self.folder.checkpoints.glob("manifest-*.json")):
-            if self.folder is not None:
-                self.folder.cut_records(0)
+        if self.folder is None:
             return self.start()
-        progress = checkpoint.load(self.folder.checkpoints, self._new_states())
-        self.folder.cut_records(progress.records_length)
+        if not list(self.folder.checkpoints.glob("manifest-*.json")):
+            self.folder.cut_records()
+            self.folder.cut_clients(0)
+            return self.start()
+        progress, self.problems = checkpoint.load(
+            self.folder.checkpoints, self.executor.load, self.identity, self.folder.records_file
+        )
+        self.folder.cut_records(progress.records)
+        self.folder.cut_clients(progress.round)
         self.records = self.folder.read_records()
         for name, data in progress.publications.data.items():
             self.executor.publish(name, data)
@@ -128,14 +122,8 @@ class Experiment:
 
     def run(self, progress: Progress) -> Progress:
         """Play the rounds that are left."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(
-            1
-        )  # the number of threads changes the order of additions, and so the bits
-        try:
+        with one_thread():
             self._play_all(progress)
-        finally:
-            torch.set_num_threads(before)
         return progress
 
     def _play_all(self, progress: Progress) -> None:
@@ -145,56 +133,65 @@ class Experiment:
             self.play(turn, progress)
             spent = progress.step_seconds.get(turn.stage.name, 0.0)
             progress.step_seconds[turn.stage.name] = spent + time.monotonic() - began
-            last = turn.round == len(self.turns)
-            record = None
-            ready = self.algorithm.ready(progress.server)
-            if last and not ready:
-                raise self._unanswered(turn)
-            if ready and (last or self._is_evaluated(turn)):
-                record = self._evaluate(turn, progress)
+            record = self._evaluate(turn, progress) if self._is_evaluated(turn, progress) else None
             progress.seconds += time.monotonic() - began
             if record is not None:
                 self._record(record, progress)
-            if last or time.monotonic() - saved >= self.plan.checkpoint_seconds:
+            if self._is_last(turn) or time.monotonic() - saved >= self.plan.checkpoint_seconds:
                 self._save(progress)
                 saved = time.monotonic()
             self.observe(Event(turn, len(self.turns), progress.seconds, record))
 
-    def _is_evaluated(self, turn: Turn) -> bool:
-        return not turn.stage.prepares and (turn.stage_round + 1) % self.plan.evaluate_every == 0
+    def _is_last(self, turn: Turn) -> bool:
+        return turn.round == len(self.turns)
+
+    def _is_evaluated(self, turn: Turn, progress: Progress) -> bool:
+        """The last round always is, if there is something to predict with, as there must be."""
+        ready = self.algorithm.ready(progress.server)
+        if self._is_last(turn):
+            if not ready:
+                raise self._unanswered(turn)
+            return True
+        due = (turn.stage_round + 1) % self.plan.evaluate_every == 0
+        return ready and due and not turn.stage.prepares
 
     def play(self, turn: Turn, progress: Progress) -> None:
         """One round. A stage that training builds on is asked again if nobody answered."""
         needed = turn.stage.everyone and turn.stage.required
-        counts = any(
-            self._play_once(turn, progress, attempt) for attempt in range(ATTEMPTS if needed else 1)
-        )
+        attempts = range(MAX_ATTEMPTS if needed else 1)
+        counts = any(self._play_once(turn, progress, attempt) for attempt in attempts)
         if needed and not counts:
             raise self._unanswered(turn)
         progress.round = turn.round
 
     def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:
-        """Whether the round counts: server state and client states do together, or, if nobody
-        answered, not at all.
-        """
+        """Whether the round counts: server state and client states do together, or not at all."""
         cohort = self._assemble(turn, progress, attempt)
         asked, published = set(cohort.ids), progress.publications.copy()
         try:
             server = turn.stage.play(progress.server, cohort)
         except NoReplies:
             counts = False
-            progress.states.discard()
+            self.executor.discard()
             self._take_back(progress, published)
         else:
             counts = True
-            progress.server = tree.normal(server)
-            progress.states.commit()
+            self._check_step(turn, cohort.server_step)
+            progress.server, progress.momentum = tree.normal(server), cohort.server_step.memory
+            self.executor.commit(turn.round)
         if turn.stage.everyone:
             answered = set(cohort.ids)
-            progress.absent = (progress.absent - answered) | (
-                asked - answered if turn.stage.required else set()
-            )
+            newly_absent = asked - answered if turn.stage.required else set()
+            progress.absent = (progress.absent - answered) | newly_absent
         return counts
+
+    def _check_step(self, turn: Turn, server_step: ServerStep) -> None:
+        """An option that would be ignored is refused."""
+        if self.setup.aggregation.steps and not server_step.count and not turn.stage.prepares:
+            raise SettingError(
+                "aggregation.server_lr and server_momentum need a method that averages models, "
+                f"got {type(self.algorithm).__name__}"
+            )
 
     def _unanswered(self, turn: Turn) -> ClientStepError:
         rule = "clients must answer once before training, got no answer"
@@ -208,18 +205,10 @@ class Experiment:
         progress.publications = before
 
     def _assemble(self, turn: Turn, progress: Progress, attempt: int = 0) -> Cohort:
-        key = Key(self.plan.seed, "server", turn.stage.name, turn.stage_round)
-        if turn.stage.everyone:
-            ids = self.population
-        else:
-            present = [id for id in self.population if id not in progress.absent] or self.population
-            ids = sampling.sample(
-                present, self.cohort_size, Key(self.plan.seed, "cohort", turn.stage_round)
-            )
-        requests = itertools.count(attempt * MANY)
+        numbers = itertools.count(attempt * MAX_ORDERS_PER_ROUND)
 
-        def ask(request: Request) -> Answer:
-            return self._ask(request, turn, next(requests), progress)
+        def ask(order: Order) -> Outcome:
+            return self._ask(order, turn, next(numbers), progress)
 
         def publish(name: str, published: Tree) -> None:
             data = tree.pack(published)
@@ -227,156 +216,194 @@ class Experiment:
                 self.executor.publish(name, data)
 
         return Cohort(
-            ids,
-            round=turn.stage_round,
+            self._sample(turn, progress),
+            algorithm=self.algorithm,
+            order=_order_of(turn),
             task=self.task,
-            training=self.training,
-            population=len(self.population),
-            key=key,
+            training=self.setup.training,
+            population=len(self.roster.population),
+            key=Key(self.plan.seed, "server", turn.stage.name, turn.stage_round),
             ask=ask,
             publish=publish,
+            server_step=ServerStep(
+                self.setup.aggregation, progress.momentum, self.task.model.buffer_names
+            ),
+            min_replies=self.plan.min_replies,
         )
 
-    def _ask(self, request: Request, turn: Turn, number: int, progress: Progress) -> Answer:
-        step = getattr(request.step, "__name__", "step")
+    def _sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
+        """The clients of a round: who has missed a stage that training builds on is left out."""
+        population = self.roster.population
+        if turn.stage.everyone:
+            return population
+        present = [id for id in population if id not in progress.absent] or population
+        key = Key(self.plan.seed, "cohort", turn.stage_round)
+        return sampling.sample(present, self.cohort_size, key)
+
+    def _ask(self, order: Order, turn: Turn, number: int, progress: Progress) -> Outcome:
         # Stages before training draw for themselves, so that nobody is lost in all of them by one
         # draw.
-        key = Key(
-            self.plan.seed,
-            "dropout",
-            *([turn.stage.name] if turn.stage.everyone else []),
-            turn.stage_round,
-            number,
-        )
-        lost = sampling.dropouts(request.ids, self.plan.dropout, key)
-        task = executors.Task(
-            StepCall(self.algorithm, request.step),
-            turn.stage.name,
-            step,
-            turn.round,
-            turn.stage_round,
-            True,
-        )
-        broadcast, each = (
-            tree.normal(request.broadcast),
-            request.each and tree.normal(dict(request.each)),
-        )
-        job = executors.Job(task, request.ids, broadcast, each, request.additive, lost)
-        outcome = self.executor.perform(job, progress.states)
-        if outcome.refused and len(outcome.refused) + len(lost) == len(request.ids):
+        stage = [turn.stage.name] if turn.stage.everyone else []
+        key = Key(self.plan.seed, "dropout", *stage, turn.stage_round, number)
+        dropped = sampling.dropouts(order.clients, self.plan.dropout, key)
+        outcome = self._perform(order._replace(dropped=tuple(sorted(dropped))), progress)
+        refused = outcome.because_of(REFUSED)
+        if refused and len(refused) + len(dropped) == len(order.clients):
             raise ClientStepError(
-                f"stage {turn.stage.name!r}, step {step!r}, round {turn.round}: every reply and "
-                "state must be finite, "
-                f"got NaN or infinity from all of {len(outcome.refused)} clients: is the learning "
-                "rate too high?"
+                f"stage {order.stage!r}, step {order.step!r}, round {order.round}: every reply and "
+                f"state must be finite, got NaN or infinity from all of {len(refused)} clients: is "
+                "the learning rate too high?"
             )
-        progress.refused += len(outcome.refused)
-        progress.traffic.count(job, outcome)
-        progress.traffic.add(progress.publications.deliver(request.ids), 0)
-        return Answer(outcome.value, tuple(sorted({*lost, *outcome.refused})))
+        progress.traffic.add(progress.publications.deliver(order.clients), 0)
+        return outcome
+
+    def _perform(self, order: Order, progress: Progress, *, evaluation: bool = False) -> Outcome:
+        """Bring an order to its clients, and take down what it cost and who is missing."""
+        each = None if order.each is None else tree.normal(order.each)
+        order = order._replace(broadcast=tree.normal(order.broadcast), each=each)
+        outcome = self.executor.perform(order)
+        progress.traffic.count(order, outcome, evaluation=evaluation)
+        for id in sorted(outcome.missing):
+            missing = outcome.missing[id]
+            progress.missing[missing.reason] = progress.missing.get(missing.reason, 0) + 1
+            if missing.detail and len(progress.failures) < MAX_FAILURES_RECORDED:
+                where = {"client": id, "stage": order.stage, "step": order.step}
+                progress.failures.append({**where, "round": order.round, **missing._asdict()})
+        failed = outcome.because_of(FAILED)
+        if failed and self.plan.on_error == "stop":
+            raise ClientStepError(
+                f"client {failed[0]!r}, stage {order.stage!r}, step {order.step!r}, "
+                f"round {order.round}: {outcome.missing[failed[0]].detail}"
+            )
+        return outcome
 
     # --- evaluation, records, checkpoints ---------------------------------------------------------
 
     def _evaluate(self, turn: Turn, progress: Progress) -> dict[str, Any]:
-        local = self._examine(self.federation.participants, turn, progress, new=False)
-        record: dict[str, Any] = {
+        local = self._examine(self.evaluated, turn, progress, new=False)
+        if not local:
+            raise ClientStepError(
+                f"round {turn.round}: at least one client must be evaluated, got none that answered"
+            )
+        held_out: dict[ClientId, Tree] = {}
+        if self.roster.held_out and self.algorithm.accepts_new_clients:
+            held_out = self._examine(self.roster.held_out, turn, progress, new=True)
+        rows = evaluate.client_rows(local, new=False) | evaluate.client_rows(held_out, new=True)
+        self._keep_rows(turn, rows)
+        record = {
             "round": turn.round,
             "stage": turn.stage.name,
             "local": evaluate.summarise(local, "test"),
+            "validation": evaluate.summarise(local, "validation"),
+            "training": evaluate.summarise(local, "train"),
+            "global": evaluate.summarise(held_out, "test"),
+            "clusters": evaluate.grouping(local, self.roster.groups),
+            "thresholds": self._thresholds(local, turn, progress),
+            "server": self.algorithm.describe(progress.server),
+            "bytes": progress.traffic.to_dict(),
+            "missing": dict(progress.missing),
+            "failures": list(progress.failures),
         }
-        for name, split in (("validation", "validation"), ("training", "train")):
-            record[name] = {
-                key: value
-                for key, value in evaluate.summarise(local, split).items()
-                if key != "clients"
-            }
-        held_out: dict[ClientId, Tree] = {}
-        if self.federation.held_out and self.algorithm.accepts_new_clients:
-            held_out = self._examine(self.federation.held_out, turn, progress, new=True)
-            record["global"] = evaluate.summarise(held_out, "test")
-        record["clusters"] = evaluate.grouping(local, self.federation.groups)
-        record["inspect"] = {
-            id: reply["inspect"] for id, reply in (local | held_out).items() if reply["inspect"]
-        }
-        record["thresholds"] = evaluate.thresholds(local)
-        record["server"] = self.algorithm.describe(progress.server)
-        record["bytes"] = progress.traffic.to_dict()
-        record["refused_replies"] = progress.refused
-        return {key: value for key, value in record.items() if value not in (None, {})}
+        return {key: value for key, value in record.items() if value not in (None, {}, [])}
 
     def _examine(
         self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
     ) -> dict[ClientId, Tree]:
-        wanted = ("test",) if new else self._examined_splits()
-        call = evaluate.Examination(self.algorithm, new, wanted, self.plan.tune_new if new else 0)
-        task = executors.Task(
-            call, turn.stage.name, "evaluate", turn.round, turn.stage_round, False
-        )
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
-        same = all(_identical(message, messages[ids[0]]) for message in messages.values())
-        broadcast, each = (
-            (tree.normal(messages[ids[0]]), None) if same else (None, tree.normal(messages))
+        first = messages[ids[0]]
+        same = all(_is_identical(message, first) for message in messages.values())
+        order = _order_of(turn)._replace(
+            step="evaluate",
+            clients=tuple(sorted(ids)),
+            broadcast=first if same else None,
+            each=None if same else messages,
+            wanted="replies",
+            options={
+                "new": new,
+                "splits": ["test"] if new else self._evaluated_splits(),
+                "tune_epochs": self.plan.tune_new if new else 0,
+                "moments": not new and self._wants_thresholds(turn),
+            },
         )
-        job = executors.Job(task, tuple(sorted(ids)), broadcast, each, additive=False)
-        outcome = self.executor.perform(job, NoStates() if new else progress.states)
-        progress.traffic.count(job, outcome, evaluation=True)
-        replies: dict[ClientId, Tree] = outcome.value
+        replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
         return replies
 
-    def _examined_splits(self) -> tuple[str, ...]:
+    def _evaluated_splits(self) -> list[str]:
         """Validation costs little and is always wanted; training accuracy only where it selects the
         round.
         """
-        return (
-            ("test", "validation")
-            if self.plan.select_on == "validation"
-            else ("test", "validation", "train")
+        always = ["test", "validation"]
+        return always if self.plan.select_on == "validation" else [*always, "train"]
+
+    def _wants_thresholds(self, turn: Turn) -> bool:
+        return self.algorithm.scores_samples and self._is_last(turn)
+
+    def _thresholds(
+        self, local: Mapping[ClientId, Tree], turn: Turn, progress: Progress
+    ) -> dict[str, list[float]] | None:
+        """Quantiles of held-out likelihoods, from histograms that clients add up."""
+        ranges = evaluate.likelihood_ranges(local)
+        if not ranges:
+            return None
+        order = _order_of(turn)._replace(
+            step="count_likelihoods",
+            clients=tuple(sorted(local)),
+            broadcast=self.algorithm.message(progress.server, None),
+            wanted="total",
+            options={"ranges": {name: list(range) for name, range in ranges.items()}},
         )
+        counts = self._perform(order, progress, evaluation=True).value
+        return None if counts is None else evaluate.thresholds(counts, ranges)
+
+    def _keep_rows(self, turn: Turn, rows: ClientRows) -> None:
+        if self.folder is None:
+            self.client_rows[turn.round] = rows
+        else:
+            self.folder.write_clients(turn.round, rows)
 
     def _record(self, record: dict[str, Any], progress: Progress) -> None:
         record["seconds"] = progress.seconds
         self.records.append(record)
         figures = record.get(self.plan.select_on, {})
         criterion = figures.get("accuracy", figures.get("log_likelihood"))
-        if criterion is not None and (
-            progress.selected is None or criterion > progress.selected.criterion
-        ):
+        best = progress.selected
+        if criterion is not None and (best is None or criterion > best.criterion):
             progress.selected = Selected(record["round"], criterion, progress.server)
         if self.folder is not None:
-            progress.records_length = self.folder.append_record(record)
+            progress.records = self.folder.append_record(record)
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:
-            checkpoint.save(self.folder.checkpoints, progress, self.plan.keep_checkpoints)
-
-    def _new_states(self) -> ClientStates:
-        if self.plan.client_states == "memory" or self.folder is None:
-            return MemoryStates()
-        self.folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        return DiskStates(Path(self.folder.checkpoints))
+            folder, keep = self.folder.checkpoints, self.plan.keep_checkpoints
+            make_folder(folder)
+            clients = self.executor.save(folder, progress.round)
+            checkpoint.save(folder, progress, keep, clients, self.identity)
 
     # --- the result -------------------------------------------------------------------------------
 
     def summary(self, progress: Progress) -> dict[str, Any]:
         """What `summary.json` says of the run itself."""
-        final = self.records[-1]
-        selected = progress.selected and next(
-            r for r in self.records if r["round"] == progress.selected.round
-        )
+        final, selected = self.records[-1], None
+        if progress.selected is not None:
+            by_round = {record["round"]: record for record in self.records}
+            selected = figures(by_round[progress.selected.round])
         return {
             "rounds": progress.round,
+            "training_rounds": self.turns[progress.round - 1].training_round,
             "seed": self.plan.seed,
+            "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
-            "clients": len(self.federation.participants),
-            "parameters": self.model.num_parameters,
+            "clients": len(self.roster.participants),
+            "parameters": self.task.model.num_parameters,
             "final": figures(final),
-            "selected": None if selected is None else figures(selected),
+            "selected": selected,
             "selected_on": self.plan.select_on,
             "clusters": final.get("clusters"),
             "server": final.get("server"),
             "thresholds": final.get("thresholds"),
             "bytes": progress.traffic.to_dict(),
-            "refused_replies": progress.refused,
+            "missing": dict(progress.missing),
+            "failures": list(progress.failures),
             "seconds": {
                 "total": progress.seconds,
                 "per_round": progress.seconds / progress.round,
@@ -384,7 +411,7 @@ class Experiment:
                 "stages": self._stage_seconds(progress),
             },
             "parameters_sha256": tree.digest(progress.server),
-            "states_sha256": progress.states.digest(),
+            "states_sha256": self.executor.states_digest(),
         }
 
     def _stage_seconds(self, progress: Progress) -> dict[str, dict[str, float]]:
@@ -396,42 +423,35 @@ class Experiment:
         }
 
 
-def _identical(left: Tree, right: Tree) -> bool:
-    """Whether two trees are made of the very same tensors."""
-    return left is right or all(
-        a is b for a, b in itertools.zip_longest(tree.leaves(left), tree.leaves(right))
+def _order_of(turn: Turn) -> Order:
+    """What all orders of a round have in common."""
+    return Order(
+        stage=turn.stage.name,
+        round=turn.round,
+        stage_round=turn.stage_round,
+        training_round=turn.training_round,
     )
 
 
-class NoStates:
-    """Of clients that were not in training: they have none, and nothing of them is kept."""
-
-    def get(self, id: ClientId) -> None:
-        return None
-
-    def put(self, id: ClientId, state: bytes) -> None:
-        return None
+def _is_identical(left: Tree, right: Tree) -> bool:
+    """Whether two trees are made of the very same tensors."""
+    pairs = itertools.zip_longest(tree.leaves(left), tree.leaves(right))
+    return left is right or all(a is b for a, b in pairs)
 
 
 def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:
     """The rounds of all stages, one after another."""
-    number = 0
+    number = trained = 0
     for stage in algorithm.stages():
-        for place in range(rounds if stage.rounds is None else stage.rounds):
+        for index in range(rounds if stage.rounds is None else stage.rounds):
             number += 1
-            yield Turn(number, stage, stage.first_round + place)
+            trained += stage.trains
+            yield Turn(number, stage, stage.first_round + index, trained)
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as the summary shows it: local and global figures under one roof, values per client
-    below.
-    """
-    shown: dict[str, Any] = {"round": record["round"]}
-    for place in ("local", "global"):
-        for name, value in record.get(place, {}).items():
-            if name != "clients":
-                shown[f"{place}_{name}"] = value
-    shown["clients"] = {
-        place: record[place]["clients"] for place in ("local", "global") if place in record
-    }
-    return shown
+    """A record as the summary shows it: local and global figures under one roof."""
+    found: dict[str, Any] = {"round": record["round"]}
+    for scope in ("local", "global"):
+        found |= {f"{scope}_{name}": value for name, value in record.get(scope, {}).items()}
+    return found

@@ -24,11 +24,18 @@ class Plan(Settings):
     # clients per round: a whole number, or a share written with a point
     cohort: Count | Share = 1.0
     evaluate_every: Count = 5  # rounds; the last round is always evaluated
+    # participants that are evaluated, always the same: a number or a share; left out, all are
+    evaluate_clients: Count | Share | None = None
     # picks the round reported beside the last one
     select_on: Literal["validation", "training"] = "validation"
-    # epochs that new clients tune a shared model for (fedavg, fedprox, moon, fedrs, fedlc, fedbn)
+    # epochs for which new clients tune a shared model, where the method allows it
     tune_new: RepeatsOrZero = 0
-    dropout: Fraction = 0.0  # chance that a client does not answer a request
+    dropout: Fraction = 0.0  # chance that a client does not answer an order
+    min_replies: Count = 1  # fewer replies to an order void the round
+    # whether a client whose step fails ends the run, or only misses the round
+    on_error: Literal["stop", "skip"] = "stop"
+    # makes privacy noise repeatable; left out, it is drawn from a secret that is not recorded
+    noise_seed: Seed | None = None
     executor: Literal["auto", "serial", "processes"] = "auto"
     workers: WorkerCount | None = None  # for processes; by default one per core
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
@@ -38,10 +45,26 @@ class Plan(Settings):
     keep_checkpoints: Count = 2
 
     def cohort_size(self, population: int) -> int:
-        if isinstance(self.cohort, float):
-            return max(1, round(self.cohort * population))
-        if self.cohort > population:
+        """How many clients take part in a round."""
+        size = _number_of("cohort", self.cohort, population)
+        if self.min_replies > size:
             raise SettingError(
-                f"run.cohort must be <= {population}, the number of clients, got {self.cohort}"
+                f"run.min_replies must be <= {size}, the clients of a round, got {self.min_replies}"
             )
-        return self.cohort
+        return size
+
+    def evaluation_size(self, population: int) -> int:
+        """How many participants are evaluated."""
+        if self.evaluate_clients is None:
+            return population
+        return _number_of("evaluate_clients", self.evaluate_clients, population)
+
+
+def _number_of(name: str, value: int | float, population: int) -> int:
+    if isinstance(value, float):
+        return max(1, round(value * population))
+    if value > population:
+        raise SettingError(
+            f"run.{name} must be <= {population}, the number of clients, got {value}"
+        )
+    return value

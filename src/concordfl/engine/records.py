@@ -1,27 +1,114 @@
-"""The files of a run directory: `config.toml`, `records.jsonl`, `summary.json`, `checkpoint/`,
-`models/`.
+"""The files of a run folder.
+
+config.toml                         the settings of the run
+federation.json                     who takes part
+executor.json                       how it is run: executor, workers, device
+records.jsonl                       a line per evaluated round
+clients/round-00000005.npz          the figures of every client in an evaluated round
+checkpoint/                         see checkpoint.py
+models/final.safetensors            what is deployed; also `selected`
+models/clients/<client>.safetensors a client's personal part
+summary.json                        the result; a run without one is not finished
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Literal, NamedTuple, Self
 
 from filelock import FileLock, Timeout
+from pydantic import with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from ..core import CheckpointError, ClientId, Tree, tree
-from .files import write_atomically
+from ..core import CheckpointError, ClientId, Count, CountOrZero, FormatError, Tree, tree
+from . import client_table
+from .client_table import ClientRows, Columns
+from .files import (
+    SealedJson,
+    append,
+    canonical_json,
+    check_format,
+    damage_in,
+    file_name,
+    make_folder,
+    one_line,
+    open_file,
+    parse_json,
+    read_file,
+    refuse_links,
+    remove,
+    to_json,
+    write_atomically,
+)
+
+RECORD_FORMAT = 1
+CLIENT_STATE_FORMAT = 1
+
+
+# --- what the files hold --------------------------------------------------------------------------
+
+
+@with_config(extra="allow")
+class TaskFacts(TypedDict):
+    """What a model for the run's data must take and give."""
+
+    input_shape: list[CountOrZero]
+    num_classes: CountOrZero
+
+
+@with_config(extra="allow")
+class Summary(TypedDict):
+    """What readers of `summary.json` rely on; it holds much more."""
+
+    algorithm: str
+    rounds: CountOrZero
+    final: dict[str, Any]
+    task: TaskFacts
+    preprocessing: dict[str, Any]
+
+
+@with_config(extra="allow")
+class FederationFacts(TypedDict):
+    """Who takes part, and what the run must be resumed with."""
+
+    identity: dict[str, str]
+    clients: list[dict[str, Any]]
+
+
+class ExecutorChoice(TypedDict):
+    name: str
+    workers: Count
+    reason: str
+    device: Literal["cpu", "cuda", "mps"]
+
+
+REWRITE = "remove it and `concordfl resume {folder}` writes it again"
+SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
+EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE)
+FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE)
+
+
+class RecordsSeal(NamedTuple):
+    """The records up to a moment: their length in bytes, and a sha256 of these bytes."""
+
+    length: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+
+NO_RECORDS = RecordsSeal()
 
 
 class RunFolder:
-    """A run directory, held by one process at a time.
+    """A run folder, held by one process at a time.
 
     `with RunFolder.create(...)` or `with RunFolder.open(...)`: the lock ends with the block, or
-    with the process.
+    with the process. The folder's own path may be a link; no link inside it is followed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,39 +119,35 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: str) -> "RunFolder":
-        """A new run in `path`, which must not hold anything yet."""
-        if path.exists() and (not path.is_dir() or any(_counts(entry) for entry in path.iterdir())):
-            what = "a run" if (path / "config.toml").exists() else "files"
-            hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
-            raise CheckpointError(
-                f"the output folder must be new or empty, got {path}, which holds {what}: choose "
-                f"another{hint}"
-            )
-        if (
-            file := next((parent for parent in path.parents if parent.is_file()), None)
-        ) is not None:
-            raise CheckpointError(
-                f"the output folder must lie in a folder, got {path}, where {file} is a file"
-            )
-        path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path)
-        write_atomically(path / "config.toml", config)
+        """A new run in `path`, which must not hold anything yet. It is locked from the start."""
+        _require_empty(path)  # before a lock file is laid into somebody's folder
+        make_folder(path)
+        with cls(path) as folder:
+            _require_empty(path)  # nobody else has begun a run here in the meantime
+            write_atomically(path / "config.toml", _encode(config))
+            folder._lock.acquire()  # a second time: it outlives this block
         return folder
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """A run that exists."""
-        if not (path / "config.toml").is_file():
+        with one_line(path, "read"):
+            found = (path / "config.toml").is_file()
+        if not found:
             raise CheckpointError(f"a run directory must hold config.toml, got {path} without one")
+        refuse_links(path)
         return cls(path)
 
-    def __enter__(self) -> "RunFolder":
-        try:
-            self._lock.acquire(blocking=False)
-        except Timeout:
-            raise CheckpointError(
-                f"a run directory must be used by one process at a time, got {self.path} in use"
-            ) from None
+    def __enter__(self) -> Self:
+        if self._lock.is_locked:  # by `create`
+            return self
+        with one_line(self.path / ".lock", "locked"):
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                raise CheckpointError(
+                    f"a run directory must be used by one process at a time, got {self.path} in use"
+                ) from None
         return self
 
     def __exit__(
@@ -75,80 +158,158 @@ class RunFolder:
     ) -> None:
         self._lock.release()
 
-    # --- records ----------------------------------------------------------------------------------
-
-    def append_record(self, record: Mapping[str, Any]) -> int:
-        """Add a line; the file's length in bytes."""
-        with open(self.records_file, "ab") as file:
-            file.write(to_json(record).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            return file.tell()
-
-    def cut_records(self, length: int) -> None:
-        """Forget what was recorded after the checkpoint that a run goes on from."""
-        if not self.records_file.exists():
-            self.records_file.touch()
-        if self.records_file.stat().st_size < length:
-            raise CheckpointError(
-                f"{self.records_file} must have at least {length} bytes, got "
-                f"{self.records_file.stat().st_size}"
-            )
-        os.truncate(self.records_file, length)
-
-    def read_records(self) -> list[dict[str, Any]]:
-        if not self.records_file.exists():
-            return []
-        return [json.loads(line) for line in self.records_file.read_text().splitlines()]
-
     # --- how it is run ----------------------------------------------------------------------------
+
+    def read_config(self) -> str:
+        file = self.path / "config.toml"
+        try:
+            return read_file(file).decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{file} must be text in UTF-8, got {error}") from None
+
+    def config_digest(self) -> str:
+        """sha256 of the settings as they stand in the folder."""
+        return hashlib.sha256(read_file(self.path / "config.toml")).hexdigest()
 
     def write_executor(self, choice: Mapping[str, Any]) -> None:
         """A resumed run goes on with the executor, and on the device, that it began with."""
-        write_atomically(self.path / "executor.json", to_json(choice) + "\n")
+        EXECUTOR.write(self.path / "executor.json", choice)
 
-    def read_executor(self) -> dict[str, Any] | None:
-        return self._read_json("executor.json")
+    def read_executor(self) -> ExecutorChoice | None:
+        return EXECUTOR.read(self.path / "executor.json")
+
+    def write_federation(self, federation: Mapping[str, Any]) -> None:
+        """Who takes part; written when a run begins."""
+        FEDERATION.write(self.path / "federation.json", federation)
+
+    def read_federation(self) -> FederationFacts | None:
+        return FEDERATION.read(self.path / "federation.json")
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def append_record(self, record: Mapping[str, Any]) -> RecordsSeal:
+        """Add a line; the seal of all lines."""
+        line = to_json({"format": RECORD_FORMAT, **record})
+        append(self.records_file, line.encode() + b"\n")
+        return seal_records(self.records_file)
+
+    def cut_records(self, seal: RecordsSeal = NO_RECORDS) -> None:
+        """Forget what was recorded after the checkpoint that a run goes on from."""
+        verify_records(self.records_file, seal)
+        with open_file(self.records_file, "ab") as file:
+            file.truncate(seal.length)
+
+    def read_records(self) -> list[dict[str, Any]]:
+        if not os.path.lexists(self.records_file):
+            return []
+        lines = read_file(self.records_file).split(b"\n")
+        return [self._parse_record(number, line) for number, line in enumerate(lines, 1) if line]
+
+    def _parse_record(self, number: int, line: bytes) -> dict[str, Any]:
+        advice = "the figures of that round are lost; the others are in the other lines"
+        with damage_in(f"{self.records_file}, line {number},", advice):
+            record = parse_json(line)
+            if not isinstance(record, dict):
+                raise FormatError(f"it must be a JSON object, got {reprlib.repr(record)}")
+            check_format(record.pop("format", None), RECORD_FORMAT)
+            if type(record.get("round")) is not int:
+                found = reprlib.repr(record.get("round"))
+                raise FormatError(f"round must be a whole number, got {found}")
+        return record
+
+    # --- figures of every client ------------------------------------------------------------------
+
+    def write_clients(self, round: int, rows: ClientRows) -> None:
+        """The figures of clients in an evaluated round: flat mappings by client."""
+        make_folder(self.path / "clients")
+        write_atomically(self._clients_file(round), client_table.pack(round, rows))
+
+    def read_clients(self, rounds: Iterable[int] | None = None) -> Columns:
+        """Columns over all clients and evaluated rounds (or only `rounds`): `round`, `client`, and
+        whatever was written. Numbers are float64, NaN where a client has none; other columns hold
+        Python values, None where a client has none.
+        """
+        wanted = self._clients_rounds() if rounds is None else sorted(rounds)
+        return client_table.join([self._read_clients(round) for round in wanted])
+
+    def read_client_rows(self, round: int) -> dict[ClientId, dict[str, Any]]:
+        """The figures of an evaluated round as they were written, by client."""
+        return client_table.to_rows(self._read_clients(round))
+
+    def cut_clients(self, round: int) -> None:
+        """Forget the figures of rounds after `round`, that a run goes on from."""
+        for later in self._clients_rounds():
+            if later > round:
+                remove(self._clients_file(later))
+
+    def _read_clients(self, round: int) -> Columns:
+        file = self._clients_file(round)
+        data = read_file(file)
+        with damage_in(file, "remove it, and the figures of clients in that round with it"):
+            return client_table.unpack(round, data)
+
+    def _clients_file(self, round: int) -> Path:
+        return self.path / "clients" / f"round-{round:08d}.npz"
+
+    def _clients_rounds(self) -> list[int]:
+        names = [path.stem.removeprefix("round-") for path in self.path.glob("clients/round-*.npz")]
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     # --- results ----------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
+        SUMMARY.write(self.path / "summary.json", summary)
 
     def read_summary(self) -> dict[str, Any] | None:
-        return self._read_json("summary.json")
-
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        file = self.path / name
-        if not file.exists():
-            return None
-        content: dict[str, Any] = json.loads(file.read_text())
-        return content
+        summary = SUMMARY.read(self.path / "summary.json")
+        return None if summary is None else {**summary}
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Tensors by their names as safetensors: what a user deploys."""
         from safetensors.torch import save
 
         if tensors:
-            (self.path / "models").mkdir(exist_ok=True)
-            apart = {key: value.contiguous().clone() for key, value in tensors.items()}
-            write_atomically(self.path / "models" / f"{name}.safetensors", save(apart))
+            make_folder(self.path / "models")
+            separate = {key: value.contiguous().clone() for key, value in tensors.items()}
+            write_atomically(self.path / "models" / f"{name}.safetensors", save(separate))
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the
-        model.
+        model. It carries the client's id and a sha256 as metadata.
         """
-        file = self._client_file(id)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, state)
+        file = self._client_state_file(id)
+        make_folder(file.parent)
+        write_atomically(file, _seal_state(id, state))
 
     def read_client_state(self, id: ClientId) -> Tree:
         """A client's personal part; None where it has none."""
-        file = self._client_file(id)
-        return tree.unpack(file.read_bytes()) if file.exists() else None
+        file = self._client_state_file(id)
+        if not os.path.lexists(file):
+            return None
+        data = read_file(file)
+        summary = self.path / "summary.json"
+        with damage_in(file, f"remove {summary} and `concordfl resume {self.path}` writes both"):
+            _verify_state(id, data)
+            return tree.unpack(data)
 
-    def _client_file(self, id: ClientId) -> Path:
-        return self.path / "models" / "clients" / f"{quote(id, safe=' ')}.safetensors"
+    def _client_state_file(self, id: ClientId) -> Path:
+        return self.path / "models" / "clients" / file_name(id, ".safetensors")
+
+
+def _require_empty(path: Path) -> None:
+    with one_line(path, "read"):
+        if path.exists() and (not path.is_dir() or any(map(_counts, path.iterdir()))):
+            what = "a run" if (path / "config.toml").exists() else "files"
+            hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
+            raise CheckpointError(
+                f"the output folder must be new or empty, got {path}, which holds {what}: choose "
+                f"another{hint}"
+            )
+        file = next((parent for parent in path.parents if parent.is_file()), None)
+    if file is not None:
+        raise CheckpointError(
+            f"the output folder must lie in a folder, got {path}, where {file} is a file"
+        )
 
 
 def _counts(entry: Path) -> bool:
@@ -158,11 +319,63 @@ def _counts(entry: Path) -> bool:
     return entry.name != ".lock" and entry.suffix != ".partial"
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, default=_plain)
+def _encode(config: str) -> bytes:
+    try:
+        return config.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"settings must be valid Unicode, got {error.object!r}") from None
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    raise TypeError(f"cannot be recorded: {type(value).__name__}")
+# --- seals ----------------------------------------------------------------------------------------
+
+
+def seal_records(file: Path) -> RecordsSeal:
+    data = read_file(file) if os.path.lexists(file) else b""
+    return RecordsSeal(len(data), hashlib.sha256(data).hexdigest())
+
+
+def verify_records(file: Path, seal: RecordsSeal) -> None:
+    """Refuse records that are not those that were there when `seal` was made."""
+    data = read_file(file) if os.path.lexists(file) else b""
+    if len(data) < seal.length:
+        raise CheckpointError(f"{file} must have at least {seal.length} bytes, got {len(data)}")
+    if hashlib.sha256(data[: seal.length]).hexdigest() != seal.sha256:
+        raise CheckpointError(
+            f"{file} must begin with the {seal.length} bytes that were recorded, got edited ones"
+        )
+
+
+def _seal_state(id: ClientId, state: bytes) -> bytes:
+    """`state`, a packed tree, with the client's id and a sha256 in the safetensors header."""
+    header, tensors = _split_header(state)
+    # As JSON: metadata must be valid Unicode, an id need not be.
+    header["__metadata__"] |= {"format": str(CLIENT_STATE_FORMAT), "client": json.dumps(id)}
+    header["__metadata__"]["sha256"] = _state_digest(header, tensors)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + tensors
+
+
+def _verify_state(id: ClientId, data: bytes) -> None:
+    header, tensors = _split_header(data)
+    metadata = header["__metadata__"]
+    number = str(metadata.get("format"))
+    check_format(int(number) if re.fullmatch("[0-9]{1,9}", number) else number, CLIENT_STATE_FORMAT)
+    seal = metadata.pop("sha256", None)
+    if seal != _state_digest(header, tensors):
+        raise FormatError("its content must have the sha256 that it names, got another")
+    if metadata.get("client") != json.dumps(id):
+        found = reprlib.repr(metadata.get("client"))
+        raise FormatError(f"it must be of client {reprlib.repr(id)}, got {found}")
+
+
+def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = parse_json(data[8:end])
+    if not isinstance(header, dict) or not isinstance(header.get("__metadata__"), dict):
+        raise FormatError("it must be a safetensors file with metadata, got another")
+    return header, data[end:]
+
+
+def _state_digest(header: Mapping[str, Any], tensors: bytes) -> str:
+    return hashlib.sha256(canonical_json(header) + b"\n" + tensors).hexdigest()

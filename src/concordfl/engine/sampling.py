@@ -12,7 +12,7 @@ def sample(ids: Sequence[ClientId], size: int, key: Key) -> tuple[ClientId, ...]
     ordered = sorted(ids)
     if size >= len(ordered):
         return tuple(ordered)
-    return tuple(sorted(ordered[place] for place in key.permutation(len(ordered))[:size].tolist()))
+    return tuple(sorted(ordered[index] for index in key.permutation(len(ordered))[:size].tolist()))
 
 
 def dropouts(ids: Sequence[ClientId], chance: float, key: Key) -> frozenset[ClientId]:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from ..core import ClientId, tree
-from .executors import Job, Outcome
+from ..core import ClientId, Order, Outcome, tree
 
 
 @dataclass
@@ -14,12 +13,12 @@ class Traffic:
     evaluation_down: int = 0
     evaluation_up: int = 0
 
-    def count(self, job: Job, outcome: Outcome, *, evaluation: bool = False) -> None:
+    def count(self, order: Order, outcome: Outcome, *, evaluation: bool = False) -> None:
         """A message to every client asked, a reply from every client that answered."""
-        if job.each is None:
-            down = tree.num_bytes(job.broadcast) * len(job.ids)
+        if order.each is None:
+            down = tree.num_bytes(order.broadcast) * len(order.clients)
         else:
-            down = sum(tree.num_bytes(job.each[id]) for id in job.ids)
+            down = sum(tree.num_bytes(order.each[id]) for id in order.clients)
         self.add(down, sum(outcome.sent.values()), evaluation=evaluation)
 
     def add(self, down: int, up: int, *, evaluation: bool = False) -> None:

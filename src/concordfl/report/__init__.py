@@ -1,1 +1,1 @@
-"""Tables, figures and reports, from records only."""
+"""Tables and curves, from the summaries of finished runs and from kept results."""

@@ -1,4 +1,4 @@
-"""Curves, from summaries. They need the extra `plot`."""
+"""Curves, from the figures of comparisons. They need the extra `plot`."""
 
 import importlib.util
 import io
@@ -43,25 +43,27 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     import matplotlib.pyplot as plt
 
     finals = [summary["final"] for summaries in runs.values() for summary in summaries]
-    place = "global" if all("global_accuracy" in final for final in finals) else "local"
+    scope = "global" if all("global_accuracy" in final for final in finals) else "local"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for row, summaries in runs.items():
-        milestones = _milestones(summaries, f"{place}_accuracy")
+        history = _history(summaries, f"{scope}_accuracy")
         sent = [
             statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6
-            for several in milestones
+            for several in history
         ]
-        reached = [[100 * one[f"{place}_accuracy"] for one in several] for several in milestones]
+        reached = [[100 * one[f"{scope}_accuracy"] for one in several] for several in history]
         middle, spread = (
             [statistics.mean(values) for values in reached],
             [statistics.pstdev(values) for values in reached],
         )
-        (line,) = axes.plot(sent, middle, marker=".", label=row)
+        (line,) = axes.plot(sent, middle, marker=".", label=_literal(row))
         low, high = (
             [m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1)
         )
         axes.fill_between(sent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(title=title, xlabel="MB sent, down and up", ylabel=f"{place} accuracy in percent")
+    axes.set(
+        title=_literal(title), xlabel="MB sent, down and up", ylabel=f"{scope} accuracy in percent"
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     drawn = io.BytesIO()
@@ -70,13 +72,18 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     return drawn.getvalue()
 
 
-def _milestones(summaries: Sequence[Summary], figure: str) -> list[list[Mapping[str, Any]]]:
+def _literal(text: str) -> str:
+    """Text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")
+
+
+def _history(summaries: Sequence[Summary], figure: str) -> list[list[Mapping[str, Any]]]:
     """Of every evaluated round, what each seed had come to by then."""
     by_round: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for milestone in (one for summary in summaries for one in summary["history"]):
-        if milestone.get(figure) is None:
+    for evaluated in (one for summary in summaries for one in summary["history"]):
+        if evaluated.get(figure) is None:
             raise SettingError(
                 "a curve of accuracy needs methods that predict labels, got one that does not"
             )
-        by_round[milestone["round"]].append(milestone)
+        by_round[evaluated["round"]].append(evaluated)
     return [by_round[round] for round in sorted(by_round)]

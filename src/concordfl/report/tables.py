@@ -1,10 +1,14 @@
-"""Tables for the terminal, from summaries."""
+"""Tables for the terminal, from the summaries of finished runs and from kept results.
+
+Names are shown as they are: brackets are not markup, and what a terminal would obey is escaped.
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 Summary = Mapping[str, Any]
 ABSENT = "-"
@@ -12,13 +16,13 @@ ABSENT = "-"
 
 def run_table(summary: Summary) -> Table:
     """One run: the last round, and beside it the selected one."""
-    table = Table(title=f"{summary['algorithm']}, seed {summary['seed']}", title_justify="left")
+    table = _titled_table(f"{summary['algorithm']}, seed {summary['seed']}")
     table.add_column("")
     chosen = {"last round": summary["final"]}
     if summary["selected"] is not None:
         chosen[f"best on {summary['selected_on']}"] = summary["selected"]
     for name in chosen:
-        table.add_column(name, justify="right")
+        table.add_column(plain(name), justify="right")
     table.add_row("round", *(str(figures["round"]) for figures in chosen.values()))
     rows = {
         "local accuracy": "local_accuracy",
@@ -39,7 +43,7 @@ def run_table(summary: Summary) -> Table:
 
 def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
     """Several methods, each over one or more seeds: mean ± standard deviation over seeds."""
-    table = Table(title=title, title_justify="left")
+    table = _titled_table(title)
     table.add_column("method", no_wrap=True)
     grouped = any(summary.get("clusters") for summaries in runs.values() for summary in summaries)
     agreement = ["ARI"] if grouped else []  # of the groups a method finds with the true ones
@@ -47,7 +51,7 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
         table.add_column(name, justify="right", overflow="fold")
     for method, summaries in runs.items():
         table.add_row(
-            method,
+            plain(method),
             spread(summary["final"].get("local_accuracy") for summary in summaries),
             spread(summary["final"].get("local_worst_tenth") for summary in summaries),
             spread(summary["final"].get("global_accuracy") for summary in summaries),
@@ -67,19 +71,19 @@ def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Tab
     """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ±
     standard deviation over clients.
     """
-    table = Table(title=title, title_justify="left")
+    table = _titled_table(title)
     table.add_column("clients", no_wrap=True)
     table.add_column("method", no_wrap=True)
     for name in ("accuracy", "AUC", "F1"):
         table.add_column(name, justify="right", no_wrap=True)
-    for place, clients in (("local", "participants"), ("global", "held out")):
+    for scope, clients in (("local", "participants"), ("global", "held out")):
         for method, summaries in runs.items():
             finals = [summary["final"] for summary in summaries]
             table.add_row(
                 clients,
-                method,
+                plain(method),
                 *(
-                    _over_clients(finals, f"{place}_{metric}")
+                    _over_clients(finals, f"{scope}_{metric}")
                     for metric in ("accuracy", "auc", "f1")
                 ),
             )
@@ -89,11 +93,25 @@ def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Tab
 
 def _over_clients(finals: Sequence[Summary], name: str) -> str:
     """The mean over seeds of the mean and of the standard deviation over clients."""
-    known = [(final[name], final[f"{name}_std"]) for final in finals if final.get(name) is not None]
-    if not known:
+    means = [final[name] for final in finals if final.get(name) is not None]
+    if not means:
         return ABSENT
-    means, deviations = zip(*known, strict=True)
-    return f"{percent(statistics.mean(means))} ± {percent(statistics.mean(deviations))}"
+    deviations = [value for final in finals if (value := final.get(f"{name}_std")) is not None]
+    deviation = percent(statistics.mean(deviations)) if deviations else ABSENT
+    return f"{percent(statistics.mean(means))} ± {deviation}"
+
+
+def _titled_table(title: str) -> Table:
+    return Table(title=plain(title, "table.title"), title_justify="left")
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text as it is, with characters that cannot be printed written as escapes."""
+    printable = (
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+    return Text("".join(printable), style)
 
 
 def percent(value: float | None) -> str:

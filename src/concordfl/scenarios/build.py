@@ -1,20 +1,19 @@
 """From a data set and a scenario to a federation."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import InstanceOf
 
 from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Settings
 from ..core.settings import nearest
-from ..data import Arrays, Dataset, Federation, Standard
+from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing, Standard
 from .partition import Assignment, Iid, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
-Parts = tuple[Arrays, Arrays, Arrays]  # train, validation, test
+CONCEPT = "concept"  # the kind of difference that makes another P(y|x)
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,28 @@ class Scenario(Settings):
             )
 
 
+@dataclass(frozen=True)
+class NamedShift:
+    """A shift of the scenario, and what it is known by."""
+
+    index: int  # in the scenario's list; its random draws depend on it
+    shift: Shift
+    group: str  # the name of the true group of its clients
+
+    def belongs_to(self, family: str) -> bool:
+        """Whether it makes true groups of clients in a family of shifts, or in "concept"."""
+        if self.shift.share_of != "clients":
+            return False
+        return self.shift.changes_concept if family == CONCEPT else self.shift.family == family
+
+    def keys(self, key: Key, id: ClientId) -> tuple[Key, Key]:
+        """For draws that are the same for all its clients, and for those of one client."""
+        return key.child("shift", self.index), key.child("shift", self.index, id)
+
+    def is_active(self, round: int) -> bool:
+        return (self.shift.from_round or 0) <= round
+
+
 def build_federation(
     data: Dataset, scenario: Scenario, key: Key, *, standardise: bool = False
 ) -> Federation:
@@ -49,54 +70,47 @@ def build_federation(
     assignment = _hold_out(
         scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
     )
-    chosen = _choose_clients(sorted(assignment.places), scenario.shifts, key.child("shifts"))
-    held_out, groups = set(assignment.held_out), _groups(assignment, chosen, scenario.shifts)
+    shifts = _name_shifts(scenario.shifts)
+    chosen = _choose_clients(sorted(assignment.indices), shifts, key.child("shifts"))
+    groups = _true_groups(assignment, chosen, shifts)
+    # the splits of every client, as they are at the start and from every round in which a shift
+    # begins
     clients = {
-        id: _make_client(id, data, assignment.places[id], scenario, chosen[id], key)
-        for id in assignment.places
+        id: _make_client(id, data, indices, scenario, chosen[id], key)
+        for id, indices in assignment.indices.items()
     }
-    tests: dict[ClientId, Parts] = {}
+    held_out = {id: clients[id][0] for id in assignment.held_out}
     if not held_out:
-        tests, test_groups = _test_clients(
-            data, scenario, key, {group["concept"] for group in groups.values()}
-        )
-        groups |= test_groups
-    notes: dict[str, Any] = {"type": data.train.x.dtype.name}
-    notes |= {
-        name: list(values)
-        for name, values in (("classes", data.classes), ("features", data.features))
-        if values
-    }
-    scale, train = None, (clients[id][0][0] for id in sorted(clients) if id not in held_out)
-    if standardise and data.train.x.dtype == np.uint8:
-        standard = Standard.of_images(train)
-        scale, notes["standardised"] = standard.scale(), standard.to_record()
-    elif standardise:
-        standard = Standard.from_clients(train)
-        clients = {
-            id: [_standardised(parts, standard) for parts in phases]
-            for id, phases in clients.items()
-        }
-        tests = {id: _standardised(parts, standard) for id, parts in tests.items()}
-        notes["standardised"] = standard.to_record()
+        concepts = {group[CONCEPT] for group in groups.values()}
+        held_out = _make_test_clients(data, shifts, concepts, key)
+        test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
+        groups |= {id: group for id, group in test_groups.items() if id in held_out}
+    set_aside = set(assignment.held_out)
+    participants = {id: phases for id, phases in clients.items() if id not in set_aside}
+    train = (participants[id][0].train for id in sorted(participants))
+    preprocessing = _preprocessing(data, _fit_standard(data, train) if standardise else None)
+    prepare = preprocessing.standardise
     starts = _starts(scenario.shifts)
     return Federation.build(
-        {id: phases[0] for id, phases in clients.items() if id not in held_out},
-        {id: clients[id][0] for id in assignment.held_out} | tests,
+        {id: phases[0].map(prepare) for id, phases in participants.items()},
+        {id: splits.map(prepare) for id, splits in held_out.items()},
         data.num_classes,
         groups,
-        notes,
+        preprocessing,
         later={
-            id: list(zip(starts, phases[1:], strict=True))
+            id: [
+                (start, splits.map(prepare))
+                for start, splits in zip(starts, phases[1:], strict=True)
+            ]
             for id, phases in clients.items()
             if starts
         },
-        scale=scale,
     )
 
 
 def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignment:
-    ids = sorted(set(assignment.places) - set(assignment.held_out))
+    """The assignment, with a share of its participants held out as well."""
+    ids = sorted(set(assignment.indices) - set(assignment.held_out))
     count = round(scenario.hold_out * len(ids))
     if count == 0:
         return assignment
@@ -105,158 +119,186 @@ def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignmen
             f"scenario.hold_out must leave a client to train with, got {scenario.hold_out} of "
             f"{len(ids)}"
         )
-    more = [ids[place] for place in key.child("hold-out").permutation(len(ids))[:count].tolist()]
-    return assignment._replace(held_out=(*assignment.held_out, *sorted(more)))
+    order = key.child("hold-out").permutation(len(ids)).tolist()
+    more = sorted(ids[index] for index in order[:count])
+    return assignment._replace(held_out=(*assignment.held_out, *more))
+
+
+# --- standardisation ------------------------------------------------------------------------------
+
+
+def _fit_standard(data: Dataset, train: Iterable[Arrays]) -> Standard:
+    """Of all participants' training examples."""
+    if data.train.x.dtype == np.uint8:
+        return Standard.of_images(train)
+    return Standard.from_clients(train)
+
+
+def _preprocessing(data: Dataset, standard: Standard | None) -> Preprocessing:
+    plain = Preprocessing.plain(data.train.x, data.num_classes)
+    classes = data.classes or plain.classes
+    return replace(plain, classes=classes, features=data.features, standard=standard)
+
+
+# --- which client gets which shift ----------------------------------------------------------------
+
+
+def _name_shifts(shifts: Sequence[Shift]) -> list[NamedShift]:
+    """The shifts and the names of their groups; two that draw a permutation each are two groups."""
+    results: list[NamedShift] = []
+    for index, shift in enumerate(shifts):
+        draws = isinstance(shift, Joint) or (isinstance(shift, LabelMap) and shift.map == "random")
+        earlier = sum(other.group == shift.group for other in shifts[:index])
+        group = f"{shift.group}-{earlier + 1}" if draws and earlier else shift.group
+        results.append(NamedShift(index, shift, group))
+    return results
 
 
 def _choose_clients(
-    ids: Sequence[ClientId], shifts: Sequence[Shift], key: Key
-) -> dict[ClientId, list[int]]:
-    """Which shifts (by their place in the list) each client gets: within a family, no client gets
-    two.
-    """
-    chosen: dict[ClientId, list[int]] = {id: [] for id in ids}
-    taken: dict[str, set[ClientId]] = defaultdict(set)
-    dealt: dict[tuple[str, str | None], float] = defaultdict(float)
-    for place, shift in enumerate(shifts):
-        known = {
-            UNCHANGED,
-            *(
-                _name(earlier, shifts)
-                for earlier in range(place)
-                if shifts[earlier].changes_concept
-            ),
-        }
-        if shift.among is not None and shift.among not in known:
-            raise SettingError(
-                "among must name the concept of an earlier shift, got "
-                f"{shift.among!r}{nearest(shift.among, known)}"
-            )
+    ids: Sequence[ClientId], shifts: Sequence[NamedShift], key: Key
+) -> dict[ClientId, list[NamedShift]]:
+    """The shifts of each client: within a family, no client gets two."""
+    chosen: dict[ClientId, list[NamedShift]] = {id: [] for id in ids}
+    # the sum of the shares so far, by family and by the concept that clients are chosen from
+    shares: dict[tuple[str, str | None], float] = defaultdict(float)
+    for each in shifts:
+        shift = each.shift
+        _check_among(each, shifts)
         if shift.share_of == "examples":
-            for id in ids:
-                chosen[id].append(place)
-            continue
-        order = [
-            ids[position] for position in key.child(shift.family).permutation(len(ids)).tolist()
-        ]
-        pool = [id for id in order if shift.among in (None, _group(chosen[id], shifts, "concept"))]
-        free = [id for id in pool if id not in taken[shift.family]]
-        # Cut at rounded cumulative shares, so that shares of a quarter each always fit.
-        before = dealt[shift.family, shift.among]
-        after = dealt[shift.family, shift.among] = before + shift.share
-        count = round(after * len(pool)) - round(before * len(pool))
-        if after > 1 + 1e-9 or count > len(free):
-            raise SettingError(
-                f"the shares of {shift.family} shifts must sum to <= 1, got {after:g}"
-            )
-        for id in free[:count]:
-            chosen[id].append(place)
-            taken[shift.family].add(id)
+            receivers = list(ids)
+        else:
+            order = key.child(shift.family).permutation(len(ids)).tolist()
+            pool = [
+                ids[index]
+                for index in order
+                if shift.among in (None, _true_group(chosen[ids[index]], CONCEPT))
+            ]
+            before = shares[shift.family, shift.among]
+            shares[shift.family, shift.among] = before + shift.share
+            receivers = _draw_share(shift, pool, before, chosen)
+        for id in receivers:
+            chosen[id].append(each)
     return chosen
 
 
-def _make_client(
-    id: ClientId,
-    data: Dataset,
-    places: np.ndarray,
-    scenario: Scenario,
-    chosen: Sequence[int],
-    key: Key,
-) -> list[Parts]:
-    """A client's splits, first as they are at the start and then from each round on in which a
-    shift begins.
+def _check_among(chosen: NamedShift, shifts: Sequence[NamedShift]) -> None:
+    earlier = (each for each in shifts[: chosen.index] if each.shift.changes_concept)
+    concepts = {UNCHANGED, *(each.group for each in earlier)}
+    among = chosen.shift.among
+    if among is not None and among not in concepts:
+        raise SettingError(
+            f"among must name the concept of an earlier shift, got {among!r}"
+            f"{nearest(among, concepts)}"
+        )
+
+
+def _draw_share(
+    shift: Shift,
+    pool: Sequence[ClientId],
+    before: float,
+    chosen: Mapping[ClientId, Sequence[NamedShift]],
+) -> list[ClientId]:
+    """The shift's share of the pool, from clients that have no shift of its family yet; `before` is
+    the sum of the shares that earlier shifts got.
     """
-    phases = []
-    for start in (0, *_starts(scenario.shifts)):
-        arrays = data.train.take(places)
-        for place in chosen:
-            shift = scenario.shifts[place]
-            if (shift.from_round or 0) <= start:
-                arrays = shift.apply(
-                    arrays,
-                    data.num_classes,
-                    key.child("shift", place),
-                    key.child("shift", place, id),
-                )
-        phases.append(_split(arrays, scenario.split, key.child("split", id)))
-    return phases
+    after = before + shift.share
+    # Cut at rounded cumulative shares, so that shares of a quarter each always fit.
+    count = round(after * len(pool)) - round(before * len(pool))
+    free = [id for id in pool if not _has_family(chosen[id], shift.family)]
+    if after > 1 + 1e-9 or count > len(free):
+        raise SettingError(f"the shares of {shift.family} shifts must sum to <= 1, got {after:g}")
+    return free[:count]
 
 
-def _starts(shifts: Sequence[Shift]) -> list[int]:
-    return sorted({shift.from_round for shift in shifts if shift.from_round is not None})
+def _has_family(chosen: Sequence[NamedShift], family: str) -> bool:
+    return any(each.shift.family == family and each.shift.share_of == "clients" for each in chosen)
 
 
-def _groups(
-    assignment: Assignment, chosen: Mapping[ClientId, Sequence[int]], shifts: Sequence[Shift]
+def _true_groups(
+    assignment: Assignment,
+    chosen: Mapping[ClientId, Sequence[NamedShift]],
+    shifts: Sequence[NamedShift],
 ) -> dict[ClientId, dict[str, str]]:
     """The true group of every client, by the kind of difference."""
-    families = [*{shift.family: None for shift in shifts if shift.share_of == "clients"}, "concept"]
+    by_client = (each.shift.family for each in shifts if each.shift.share_of == "clients")
+    families = tuple(dict.fromkeys((*by_client, CONCEPT)))
     groups = {
-        id: {family: _group(own, shifts, family) for family in families}
-        for id, own in chosen.items()
+        id: {family: _true_group(own_shifts, family) for family in families}
+        for id, own_shifts in chosen.items()
     }
     for id, group in assignment.groups.items():
         groups[id]["partition"] = group
     return groups
 
 
-def _group(chosen: Sequence[int], shifts: Sequence[Shift], family: str) -> str:
-    def fits(shift: Shift) -> bool:
-        return shift.changes_concept if family == "concept" else shift.family == family
-
-    own = (place for place in chosen if shifts[place].share_of == "clients" and fits(shifts[place]))
-    return next((_name(place, shifts) for place in own), UNCHANGED)
+def _true_group(chosen: Sequence[NamedShift], family: str) -> str:
+    return next((each.group for each in chosen if each.belongs_to(family)), UNCHANGED)
 
 
-def _name(place: int, shifts: Sequence[Shift]) -> str:
-    """A shift's group; two that draw a permutation each are two groups."""
-    shift = shifts[place]
-    drawn = isinstance(shift, Joint) or (isinstance(shift, LabelMap) and shift.map == "random")
-    earlier = sum(other.group == shift.group for other in shifts[:place])
-    return f"{shift.group}-{earlier + 1}" if drawn and earlier else shift.group
+# --- the examples of a client ---------------------------------------------------------------------
 
 
-def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> Parts:
+def _make_client(
+    id: ClientId,
+    data: Dataset,
+    indices: np.ndarray,
+    scenario: Scenario,
+    chosen: Sequence[NamedShift],
+    key: Key,
+) -> list[ArraySplits]:
+    """A client's splits, first as they are at the start and then from each training round on in
+    which a shift begins.
+    """
+    phases = []
+    for start in (0, *_starts(scenario.shifts)):
+        arrays = data.train.take(indices)
+        for each in chosen:
+            if each.is_active(start):
+                arrays = each.shift.apply(arrays, data.num_classes, *each.keys(key, id))
+        phases.append(_split(arrays, scenario.split, key.child("split", id)))
+    return phases
+
+
+def _starts(shifts: Sequence[Shift]) -> list[int]:
+    """The training rounds in which shifts begin."""
+    return sorted({shift.from_round for shift in shifts if shift.from_round is not None})
+
+
+def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> ArraySplits:
     """Validation and test are rounded down, so that even a single example is there to train on."""
     size = len(arrays.y)
     validation, test = int(size * shares[1] + 1e-9), int(size * shares[2] + 1e-9)
     order = key.numpy().permutation(size)
     train_end = size - validation - test
     cuts = np.split(order, [train_end, train_end + validation])
-    return arrays.take(cuts[0]), arrays.take(cuts[1]), arrays.take(cuts[2])
+    return ArraySplits(*(arrays.take(cut) for cut in cuts))
 
 
-def _standardised(parts: Parts, standard: Standard) -> Parts:
-    train, validation, test = (standard.apply(part) for part in parts)
-    return train, validation, test
+def _test_client_id(concept: str) -> ClientId:
+    return f"held-out-{concept}"
 
 
-def _test_clients(
-    data: Dataset, scenario: Scenario, key: Key, concepts: set[str]
-) -> tuple[dict[ClientId, Parts], dict[ClientId, dict[str, str]]]:
+def _make_test_clients(
+    data: Dataset, shifts: Sequence[NamedShift], concepts: Iterable[str], key: Key
+) -> dict[ClientId, ArraySplits]:
     """A client per concept, with the test set under its label map: one half to adapt on, one to be
     tested on.
     """
     if not len(data.test.y):
-        return {}, {}
+        return {}
     order = key.child("held-out").numpy().permutation(len(data.test.y))
-    halves = np.split(order, [len(order) // 2])
-    clients, groups = {}, {}
+    adapt_on, test_on = (data.test.take(half) for half in np.split(order, [len(order) // 2]))
+    clients = {}
     for concept in sorted(concepts):
-        id = f"held-out-{concept}"
-        made = [
-            (place, shift)
-            for place, shift in enumerate(scenario.shifts)
-            if _makes(place, scenario.shifts, concept)
-        ]
-        adapt, test = (data.test.take(half) for half in halves)
-        for place, shift in made[:1]:
-            keys = key.child("shift", place), key.child("shift", place, id)
-            adapt, test = (shift.change(part, data.num_classes, *keys) for part in (adapt, test))
-        clients[id], groups[id] = (adapt, test.take(np.arange(0)), test), {"concept": concept}
-    return clients, groups
-
-
-def _makes(place: int, shifts: Sequence[Shift], concept: str) -> bool:
-    shift = shifts[place]
-    return shift.changes_concept and shift.share_of == "clients" and _name(place, shifts) == concept
+        id = _test_client_id(concept)
+        adapt, test = adapt_on, test_on
+        maker = next(
+            (each for each in shifts if each.belongs_to(CONCEPT) and each.group == concept), None
+        )
+        if maker is not None:
+            keys = maker.keys(key, id)
+            adapt, test = (
+                maker.shift.change(half, data.num_classes, *keys) for half in (adapt, test)
+            )
+        clients[id] = ArraySplits(adapt, test.take(np.arange(0)), test)
+    return clients

@@ -39,7 +39,7 @@ def defocus_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
     across = np.arange(-reach, reach + 1)
     # A disk with a soft rim.
     disk = np.clip(radius + 0.5 - np.hypot(across[:, None], across[None]), 0, 1)
-    return _filtered(x, disk)
+    return _filter(x, disk)
 
 
 def motion_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
@@ -49,29 +49,29 @@ def motion_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
     for angle in range(8):
         chosen = angles == angle
         if chosen.any():
-            result[chosen] = _filtered(x[chosen], _line(length, np.pi * angle / 8))
+            result[chosen] = _filter(x[chosen], _line(length, np.pi * angle / 8))
     return result
 
 
 def glass_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Pixels change places with near ones, between two slight blurs."""
+    """Pixels are exchanged with near ones, between two slight blurs."""
     sigma, reach, times = ((0.4, 1, 1), (0.5, 1, 2), (0.6, 2, 1), (0.7, 2, 2), (0.9, 3, 2))[
         severity - 1
     ]
-    x = _smoothed(x, sigma)
+    x = _smooth(x, sigma)
     rows, columns = np.indices(x.shape[1:3])
     for _ in range(times):
         shift = rng.integers(-reach, reach + 1, size=(2, *x.shape[:3]))
         y_at = np.clip(rows + shift[0], 0, x.shape[1] - 1)
         x_at = np.clip(columns + shift[1], 0, x.shape[2] - 1)
         x = x[np.arange(len(x))[:, None, None], y_at, x_at]
-    return _smoothed(x, sigma)
+    return _smooth(x, sigma)
 
 
 def zoom_blur(x: Images, severity: int, rng: np.random.Generator) -> Images:
     """The mean of the image seen ever closer."""
     largest = (1.15, 1.25, 1.35, 1.5, 1.7)[severity - 1]
-    return np.mean([scaled(x, factor) for factor in np.linspace(1, largest, 8)], axis=0)
+    return np.mean([scale(x, factor) for factor in np.linspace(1, largest, 8)], axis=0)
 
 
 def fog(x: Images, severity: int, rng: np.random.Generator) -> Images:
@@ -85,7 +85,7 @@ def snow(x: Images, severity: int, rng: np.random.Generator) -> Images:
         severity - 1
     ]
     flakes = (rng.random(x.shape[:3]) < density).astype(float)[..., None]
-    flakes = 3 * _filtered(flakes, _line(3, np.pi * rng.uniform(0.25, 0.75)))
+    flakes = 3 * _filter(flakes, _line(3, np.pi * rng.uniform(0.25, 0.75)))
     return x * (1 - whitening) + whitening * np.maximum(x, 0.6) + np.minimum(flakes, 1.0)
 
 
@@ -110,33 +110,33 @@ def pixelate(x: Images, severity: int, rng: np.random.Generator) -> Images:
     small = (max(2, round(x.shape[1] * share)), max(2, round(x.shape[2] * share)))
     from PIL import Image
 
-    def coarse(image: Image.Image) -> Image.Image:
+    def coarsen(image: Image.Image) -> Image.Image:
         return image.resize(small[::-1], Image.Resampling.BOX).resize(
             image.size, Image.Resampling.NEAREST
         )
 
-    return _by_pillow(x, coarse)
+    return _by_pillow(x, coarsen)
 
 
 def jpeg(x: Images, severity: int, rng: np.random.Generator) -> Images:
     quality = (25, 15, 10, 6, 3)[severity - 1]
     from PIL import Image
 
-    def compressed(image: Image.Image) -> Image.Image:
+    def compress(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
         return Image.open(file)
 
-    return _by_pillow(x, compressed)
+    return _by_pillow(x, compress)
 
 
 def elastic(x: Images, severity: int, rng: np.random.Generator) -> Images:
     """Smooth random displacements of some pixels."""
     reach, sigma = ((0.8, 3.0), (1.3, 3.0), (1.9, 2.5), (2.6, 2.5), (3.5, 2.2))[severity - 1]
-    fields = _smoothed(rng.uniform(-1, 1, (*x.shape[:3], 2)), sigma)
+    fields = _smooth(rng.uniform(-1, 1, (*x.shape[:3], 2)), sigma)
     fields *= reach / np.sqrt((fields**2).mean(axis=(1, 2, 3), keepdims=True))
     rows, columns = np.indices(x.shape[1:3], dtype=float)
-    return _sampled(x, rows + fields[..., 0], columns + fields[..., 1], edge=True)
+    return _sample(x, rows + fields[..., 0], columns + fields[..., 1], edge=True)
 
 
 CORRUPTIONS: dict[str, Corruption] = {
@@ -172,16 +172,16 @@ def to_bytes(x: Images) -> np.ndarray:
     return np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)
 
 
-def scaled(x: Images, factor: float) -> Images:
+def scale(x: Images, factor: float) -> Images:
     """Larger (above 1) or smaller about the centre; what comes in from outside is black."""
     middle = (np.array(x.shape[1:3]) - 1) / 2
     rows, columns = np.indices(x.shape[1:3], dtype=float)
-    return _sampled(
+    return _sample(
         x, middle[0] + (rows - middle[0]) / factor, middle[1] + (columns - middle[1]) / factor
     )
 
 
-def rotated(x: Images, degrees: float) -> Images:
+def rotate(x: Images, degrees: float) -> Images:
     """Turned about the centre, anti-clockwise; what comes in from outside is black."""
     if degrees % 90 == 0 and (x.shape[1] == x.shape[2] or degrees % 180 == 0):
         return np.rot90(x, k=int(degrees // 90) % 4, axes=(1, 2)).copy()
@@ -189,16 +189,16 @@ def rotated(x: Images, degrees: float) -> Images:
     middle = (np.array(x.shape[1:3]) - 1) / 2
     rows, columns = np.indices(x.shape[1:3], dtype=float)
     rows, columns = rows - middle[0], columns - middle[1]
-    return _sampled(
+    return _sample(
         x,
         middle[0] + np.cos(angle) * rows + np.sin(angle) * columns,
         middle[1] - np.sin(angle) * rows + np.cos(angle) * columns,
     )
 
 
-def _sampled(x: Images, rows: Images, columns: Images, *, edge: bool = False) -> Images:
-    """Bilinear values at fractional places (H, W) or (N, H, W); beyond the edge the edge's own, or
-    black.
+def _sample(x: Images, rows: Images, columns: Images, *, edge: bool = False) -> Images:
+    """Bilinear values at fractional positions (H, W) or (N, H, W); beyond the edge the edge's own,
+    or black.
     """
     height, width = x.shape[1:3]
     rows, columns = np.broadcast_to(rows, x.shape[:3]), np.broadcast_to(columns, x.shape[:3])
@@ -218,14 +218,14 @@ def _sampled(x: Images, rows: Images, columns: Images, *, edge: bool = False) ->
     return (1 - down) * upper + down * lower
 
 
-def _smoothed(x: Images, sigma: float) -> Images:
+def _smooth(x: Images, sigma: float) -> Images:
     from scipy.ndimage import gaussian_filter
 
     smooth: Images = gaussian_filter(x, sigma=(0, sigma, sigma, 0)[: x.ndim], mode="nearest")
     return smooth
 
 
-def _filtered(x: Images, kernel: Images) -> Images:
+def _filter(x: Images, kernel: Images) -> Images:
     from scipy.ndimage import convolve
 
     result: Images = convolve(x, (kernel / kernel.sum())[None, :, :, None], mode="nearest")
@@ -245,7 +245,7 @@ def _clouds(shape: tuple[int, ...], rng: np.random.Generator) -> Images:
     """Random fields (N, H, W) in [0, 1] with structure at several sizes."""
     total = np.zeros(shape)
     for sigma, weight in ((1.0, 1.0), (2.5, 3.0), (6.0, 9.0)):
-        total += weight * _smoothed(rng.normal(size=shape), sigma)
+        total += weight * _smooth(rng.normal(size=shape), sigma)
     low, high = total.min(axis=(1, 2), keepdims=True), total.max(axis=(1, 2), keepdims=True)
     return (total - low) / np.maximum(high - low, 1e-9)
 

@@ -13,15 +13,15 @@ import numpy as np
 from ..core import ClientId, Count, CountOrZero, DataError, Key, Positive, Settings
 from ..data import Dataset
 
-ATTEMPTS = 1000  # draws before a partition is given up
+MAX_DRAWS = 1000  # before a partition is given up
 
 
 class Assignment(NamedTuple):
-    """The places of each client's examples, its true group where the partition makes groups, and
-    who is held out.
+    """The indices of each client's training examples, its true group where the partition makes
+    groups, and who is held out.
     """
 
-    places: dict[ClientId, np.ndarray]
+    indices: dict[ClientId, np.ndarray]
     groups: dict[ClientId, str] = {}  # noqa: RUF012 - never changed
     held_out: tuple[ClientId, ...] = ()
 
@@ -44,7 +44,7 @@ class Iid(Partition):
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients)
-        return _named(np.array_split(key.numpy().permutation(len(data.train.y)), count))
+        return _name_clients(np.array_split(key.numpy().permutation(len(data.train.y)), count))
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,17 @@ class Natural(Partition):
                 "the partition 'natural' needs data that say whose each example is, got data that "
                 "do not"
             )
-        owners = np.unique(data.owners)
-        if clients is not None:
-            if clients > len(owners):
-                raise DataError(
-                    f"scenario.clients must be <= {len(owners)}, the owners in these data, got "
-                    f"{clients}"
-                )
-            owners = np.sort(key.numpy().permutation(owners)[:clients])
-        return Assignment({str(owner): np.flatnonzero(data.owners == owner) for owner in owners})
+        indices = _group_by_owner(data.owners)
+        if clients is None:
+            return Assignment(indices)
+        if clients > len(indices):
+            raise DataError(
+                f"scenario.clients must be <= {len(indices)}, the owners in these data, got "
+                f"{clients}"
+            )
+        ids = list(indices)
+        drawn = key.numpy().permutation(len(ids))[:clients].tolist()
+        return Assignment({ids[number]: indices[ids[number]] for number in sorted(drawn)})
 
 
 @dataclass(frozen=True)
@@ -131,16 +133,16 @@ class DirichletByClass(Partition):
         def draw(rng: np.random.Generator) -> list[np.ndarray]:
             parts: list[list[int]] = [[] for _ in range(count)]
             for label in range(data.num_classes):
-                places = rng.permutation(np.flatnonzero(data.train.y == label))
+                indices = rng.permutation(np.flatnonzero(data.train.y == label))
                 shares = rng.dirichlet(np.full(count, self.alpha)) * [
                     len(part) < fair for part in parts
                 ]
-                cuts = (np.cumsum(shares / shares.sum()) * len(places)).astype(int)[:-1]
-                for part, more in zip(parts, np.split(places, cuts), strict=True):
+                cuts = (np.cumsum(shares / shares.sum()) * len(indices)).astype(int)[:-1]
+                for part, more in zip(parts, np.split(indices, cuts), strict=True):
                     part.extend(more.tolist())
             return [np.array(part, dtype=int) for part in parts]
 
-        return _named(_redraw(draw, self.smallest, key))
+        return _name_clients(_redraw(draw, self.smallest, key))
 
 
 @dataclass(frozen=True)
@@ -160,13 +162,13 @@ class MixtureWeights(Partition):
         def draw(rng: np.random.Generator) -> list[np.ndarray]:
             owner = np.empty(len(data.train.y), dtype=int)
             for label in range(data.num_classes):
-                places = np.flatnonzero(data.train.y == label)
-                owner[places] = rng.choice(
-                    count, size=len(places), p=rng.dirichlet(np.full(count, self.alpha))
+                indices = np.flatnonzero(data.train.y == label)
+                owner[indices] = rng.choice(
+                    count, size=len(indices), p=rng.dirichlet(np.full(count, self.alpha))
                 )
-            return [np.flatnonzero(owner == client) for client in range(count)]
+            return _group_by_number(owner, count)
 
-        return _named(_redraw(draw, self.smallest, key))
+        return _name_clients(_redraw(draw, self.smallest, key))
 
 
 @dataclass(frozen=True)
@@ -187,20 +189,20 @@ class LabelsPerClient(Partition):
                 f"{self.labels}"
             )
         rng = key.numpy()
-        held = []
+        holders: list[list[int]] = [[] for _ in range(data.num_classes)]  # clients of each label
         for client in range(count):
             first = client % data.num_classes
             others = [label for label in range(data.num_classes) if label != first]
-            held.append({first, *rng.choice(others, size=self.labels - 1, replace=False).tolist()})
+            more_labels = rng.choice(others, size=self.labels - 1, replace=False).tolist()
+            for label in (first, *more_labels):
+                holders[label].append(client)
         parts: list[list[int]] = [[] for _ in range(count)]
         for label in range(data.num_classes):
-            holders = [client for client in range(count) if label in held[client]]
-            places = rng.permutation(np.flatnonzero(data.train.y == label))
-            for client, more in zip(
-                holders, np.array_split(places, max(len(holders), 1)), strict=False
-            ):
-                parts[client].extend(more.tolist())
-        return _named([np.array(part, dtype=int) for part in parts])
+            indices = rng.permutation(np.flatnonzero(data.train.y == label))
+            shares = np.array_split(indices, max(len(holders[label]), 1))
+            for client, share in zip(holders[label], shares, strict=False):
+                parts[client].extend(share.tolist())
+        return _name_clients([np.array(part, dtype=int) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ class Quantity(Partition):
         rest = len(data.train.y) - count * self.smallest
         shares = np.cumsum(rng.dirichlet(np.full(count, self.alpha)))[:-1]
         cuts = (shares * rest).astype(int) + self.smallest * np.arange(1, count)
-        return _named(np.split(rng.permutation(len(data.train.y)), cuts))
+        return _name_clients(np.split(rng.permutation(len(data.train.y)), cuts))
 
 
 @dataclass(frozen=True)
@@ -279,13 +281,13 @@ class Groups(Partition):
             .dirichlet(np.full(data.num_classes, self.alpha), size=self.groups)
         )
         group_of = np.sort(np.arange(count) % self.groups)
-        places = _named(_draw_exactly(data, mixes[group_of], key)).places
-        groups = {id: f"group-{group + 1}" for id, group in zip(places, group_of, strict=True)}
+        indices = _name_clients(_draw_exactly(data, mixes[group_of], key)).indices
+        groups = {id: f"group-{group + 1}" for id, group in zip(indices, group_of, strict=True)}
         first_held_out = self.groups - self.held_out_groups
         held_out = tuple(
-            id for id, group in zip(places, group_of, strict=True) if group >= first_held_out
+            id for id, group in zip(indices, group_of, strict=True) if group >= first_held_out
         )
-        return Assignment(places, groups, held_out)
+        return Assignment(indices, groups, held_out)
 
 
 @dataclass(frozen=True)
@@ -310,29 +312,28 @@ class Domains(Partition):
                 "one"
             )
         rng = key.numpy()
-        places: dict[ClientId, np.ndarray] = {}
+        indices: dict[ClientId, np.ndarray] = {}
         groups: dict[ClientId, str] = {}
         held_out: list[ClientId] = []
         pools: list[list[np.ndarray]] = [[] for _ in range(self.mixed)]
-        for domain in np.unique(data.owners):
-            own = np.flatnonzero(data.owners == domain)
+        for domain, of_domain in _group_by_owner(data.owners).items():
             count = self.per_domain + self.held_out_per_domain
             # One share more per domain is dealt to the mixed clients.
-            shares = _even_shares(own, data.train.y, count + (self.mixed > 0), rng)
-            for place in range(count):
-                id = f"{domain}-{place}"
-                places[id], groups[id] = shares[place], str(domain)
-                if place >= self.per_domain:
+            shares = _even_shares(of_domain, data.train.y, count + (self.mixed > 0), rng)
+            for number in range(count):
+                id = f"{domain}-{number}"
+                indices[id], groups[id] = shares[number], domain
+                if number >= self.per_domain:
                     held_out.append(id)
             for pool, more in zip(
                 pools, _even_shares(shares[-1], data.train.y, self.mixed, rng), strict=False
             ):
                 pool.append(more)
-        for place, pool in enumerate(pools):
-            id = f"mixed-{place}"
-            places[id], groups[id] = np.concatenate(pool), "mixed"
+        for number, pool in enumerate(pools):
+            id = f"mixed-{number}"
+            indices[id], groups[id] = np.concatenate(pool), "mixed"
             held_out.append(id)
-        return Assignment(places, groups, tuple(held_out))
+        return Assignment(indices, groups, tuple(held_out))
 
 
 PARTITIONS: dict[str, type[Partition]] = {
@@ -362,36 +363,49 @@ def _check_count(data: Dataset, clients: int | None, smallest: int = 1) -> int:
     return clients
 
 
-def _named(parts: Sequence[np.ndarray]) -> Assignment:
+def _name_clients(parts: Sequence[np.ndarray]) -> Assignment:
     width = len(str(len(parts) - 1))
     return Assignment(
-        {f"client-{place:0{width}d}": np.sort(part) for place, part in enumerate(parts)}
+        {f"client-{number:0{width}d}": np.sort(part) for number, part in enumerate(parts)}
     )
+
+
+def _group_by_owner(owners: np.ndarray) -> dict[ClientId, np.ndarray]:
+    """The indices of every owner's examples, in the order of the owners' names."""
+    numbers: dict[str, int] = {}
+    of_example = [numbers.setdefault(owner, len(numbers)) for owner in owners.tolist()]
+    groups = _group_by_number(np.array(of_example, dtype=int), len(numbers))
+    return {str(owner): groups[numbers[owner]] for owner in sorted(numbers)}
+
+
+def _group_by_number(numbers: np.ndarray, count: int) -> list[np.ndarray]:
+    """For each of 0..count-1 the indices at which it stands, without a pass over all per group."""
+    sizes = np.bincount(numbers, minlength=count)
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1])
 
 
 def _redraw(
     draw: Callable[[np.random.Generator], list[np.ndarray]], smallest: int, key: Key
 ) -> list[np.ndarray]:
     """The first draw in which every client has `smallest` examples."""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MAX_DRAWS):
         parts = draw(key.child(attempt).numpy())
         if min(len(part) for part in parts) >= smallest:
             return parts
     raise DataError(
-        f"every client must get at least {smallest} examples, got fewer in each of {ATTEMPTS} "
-        "draws: "
-        "take fewer clients, a larger alpha or a lower scenario.partition.smallest"
+        f"every client must get at least {smallest} examples, got fewer in each of {MAX_DRAWS} "
+        "draws: take fewer clients, a larger alpha or a lower scenario.partition.smallest"
     )
 
 
 def _even_shares(
-    places: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator
+    indices: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """`count` equal shares of `places`, each class spread evenly over them."""
+    """`count` equal shares of `indices`, each class spread evenly over them."""
     if count == 0:
         return []
     by_class = np.concatenate(
-        [rng.permutation(places[labels[places] == label]) for label in np.unique(labels[places])]
+        [rng.permutation(indices[labels[indices] == label]) for label in np.unique(labels[indices])]
     )
     return [by_class[start::count] for start in range(count)]
 
@@ -419,7 +433,7 @@ def _draw_exactly(data: Dataset, mixes: np.ndarray, key: Key) -> list[np.ndarray
     )  # nobody is left without
     return [
         np.array(
-            [place for pool, n in zip(pools, row, strict=True) for place in islice(pool, int(n))],
+            [index for pool, n in zip(pools, row, strict=True) for index in islice(pool, int(n))],
             dtype=int,
         )
         for row in counts
@@ -456,4 +470,4 @@ def _draw_by_mix(
             )
         )
         used += counts
-    return _named(parts)
+    return _name_clients(parts)

@@ -8,8 +8,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ..core import Count, DataError, Key, Positive, Probability, SettingError, Settings, Share
+from ..core.settings import Finite
 from ..data import Arrays
-from .corruptions import CORRUPTIONS, corrupt, rotated, scaled, to_bytes
+from .corruptions import CORRUPTIONS, corrupt, rotate, scale, to_bytes
 
 UNCHANGED = "original"
 
@@ -19,7 +20,8 @@ class Shift(Settings, ABC):
     """A change to the data of a share of the clients, or to a share of every client's examples.
 
     Clients with shifts of one family do not overlap. With `among`, only clients of that concept are
-    chosen from; with `from_round`, the shift begins in that round: the data drift.
+    chosen from. With `from_round`, the shift begins in that training round, and the data drift;
+    rounds of stages that only prepare training do not count.
     """
 
     about: ClassVar[str]
@@ -28,7 +30,7 @@ class Shift(Settings, ABC):
     share: Share = 0.25
     share_of: Literal["clients", "examples"] = "clients"
     among: str | None = None
-    from_round: Count | None = None
+    from_round: Count | None = None  # the training round in which it begins
 
     @property
     @abstractmethod
@@ -43,20 +45,20 @@ class Shift(Settings, ABC):
         return False
 
     @abstractmethod
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        """Changed examples; `shared` is the same for all clients with this shift, `own` is the
-        client's.
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        """Changed examples; `shared_key` is the same for all clients with this shift,
+        `client_key` is the client's.
         """
 
-    def apply(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+    def apply(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         if self.share_of == "clients":
-            return self.change(arrays, num_classes, shared, own)
+            return self.change(arrays, num_classes, shared_key, client_key)
         chosen = np.sort(
-            own.child("examples")
+            client_key.child("examples")
             .numpy()
             .permutation(len(arrays.y))[: round(self.share * len(arrays.y))]
         )
-        changed = self.change(arrays.take(chosen), num_classes, shared, own)
+        changed = self.change(arrays.take(chosen), num_classes, shared_key, client_key)
         x, y = arrays.x.copy(), arrays.y.copy()
         x[chosen], y[chosen] = changed.x, changed.y
         return Arrays(x, y)
@@ -84,17 +86,17 @@ class LabelMap(Shift):
     def changes_concept(self) -> bool:
         return True
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(arrays.x, self._table(num_classes, shared)[arrays.y])
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        return Arrays(arrays.x, self._table(num_classes, shared_key)[arrays.y])
 
-    def _table(self, num_classes: int, shared: Key) -> np.ndarray:
+    def _table(self, num_classes: int, shared_key: Key) -> np.ndarray:
         labels = np.arange(num_classes)
         if self.map == "reverse":
             return num_classes - 1 - labels
         if self.map == "shift":
             return (labels + self.by) % num_classes
         if self.map == "random":
-            return shared.child("label-map").numpy().permutation(num_classes)
+            return shared_key.child("label-map").numpy().permutation(num_classes)
         if len(self.map) != num_classes or not set(self.map) <= set(range(num_classes)):
             raise SettingError(
                 f"map must list {num_classes} labels in 0..{num_classes - 1}, got {list(self.map)}"
@@ -115,8 +117,8 @@ class LabelNoise(Shift):
     def group(self) -> str:
         return f"label-noise-{self.rate:g}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        rng = own.child("label-noise").numpy()
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        rng = client_key.child("label-noise").numpy()
         wrong = rng.random(len(arrays.y)) < self.rate
         other = (arrays.y + rng.integers(1, max(num_classes, 2), size=len(arrays.y))) % num_classes
         return Arrays(arrays.x, np.where(wrong, other, arrays.y))
@@ -144,8 +146,8 @@ class Corrupt(Shift):
         name = "corrupted" if self.name == "random" else self.name
         return name if self.severity == "random" else f"{name}-{self.severity}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        rng = own.child("corruption").numpy()
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        rng = client_key.child("corruption").numpy()
         drawn, strength = (
             list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))],
             int(rng.integers(1, 6)),
@@ -153,7 +155,7 @@ class Corrupt(Shift):
         name = drawn if self.name == "random" else self.name
         severity = strength if self.severity == "random" else self.severity
         return Arrays(
-            corrupt(_images(arrays, "corrupt"), name, severity, own.child("noise").numpy()),
+            corrupt(_images(arrays, "corrupt"), name, severity, client_key.child("noise").numpy()),
             arrays.y,
         )
 
@@ -163,14 +165,14 @@ class Rotate(Shift):
     about: ClassVar[str] = "images turned by `degrees`, anti-clockwise"
     family: ClassVar[str] = "feature"
 
-    degrees: float = 90.0
+    degrees: Finite = 90.0
 
     @property
     def group(self) -> str:
         return f"rotate-{self.degrees:g}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(_turned(_images(arrays, "rotate"), self.degrees), arrays.y)
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        return Arrays(_turn(_images(arrays, "rotate"), self.degrees), arrays.y)
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Flip(Shift):
     def group(self) -> str:
         return f"flip-{self.axis}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         return Arrays(
             np.flip(_images(arrays, "flip"), axis=2 if self.axis == "horizontal" else 1).copy(),
             arrays.y,
@@ -200,7 +202,7 @@ class Invert(Shift):
     def group(self) -> str:
         return "invert"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         return Arrays(255 - _images(arrays, "invert"), arrays.y)
 
 
@@ -215,8 +217,8 @@ class Scale(Shift):
     def group(self) -> str:
         return f"scale-{self.factor:g}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
-        return Arrays(to_bytes(scaled(_images(arrays, "scale") / 255.0, self.factor)), arrays.y)
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
+        return Arrays(to_bytes(scale(_images(arrays, "scale") / 255.0, self.factor)), arrays.y)
 
 
 @dataclass(frozen=True)
@@ -236,10 +238,10 @@ class MissingFeatures(Shift):
     def group(self) -> str:
         return f"missing-{self.missing:g}"
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         flat = arrays.x.reshape(len(arrays.x), -1).copy()
         gone = (
-            shared.child("missing")
+            shared_key.child("missing")
             .numpy()
             .permutation(flat.shape[1])[: round(self.missing * flat.shape[1])]
         )
@@ -275,12 +277,12 @@ class Joint(Shift):
     def changes_concept(self) -> bool:
         return self.labels
 
-    def change(self, arrays: Arrays, num_classes: int, shared: Key, own: Key) -> Arrays:
+    def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         x, y = arrays
         if self.images:
-            x = _turned(255 - np.flip(_images(arrays, "joint"), axis=2), 90)
+            x = _turn(255 - np.flip(_images(arrays, "joint"), axis=2), 90)
         if self.labels:
-            y = shared.child("label-map").numpy().permutation(num_classes)[y]
+            y = shared_key.child("label-map").numpy().permutation(num_classes)[y]
         return Arrays(x, y)
 
 
@@ -306,6 +308,6 @@ def _images(arrays: Arrays, kind: str) -> np.ndarray:
     return arrays.x
 
 
-def _turned(images: np.ndarray, degrees: float) -> np.ndarray:
+def _turn(images: np.ndarray, degrees: float) -> np.ndarray:
     whole_turns = degrees % 180 == 0 or (degrees % 90 == 0 and images.shape[1] == images.shape[2])
-    return rotated(images, degrees) if whole_turns else to_bytes(rotated(images / 255.0, degrees))
+    return rotate(images, degrees) if whole_turns else to_bytes(rotate(images / 255.0, degrees))

@@ -11,10 +11,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core import tree
+
 CovarianceType = Literal["full", "diag", "spherical", "identity"]
 NO_MASS = 1e-8  # examples; a Gaussian that holds less keeps its parameters
 
 
+@tree.register
 class Gaussians(NamedTuple):
     """The number of axes of `covariances` says their type: full (M, D, D), diag (M, D), spherical
     and identity (M,).
@@ -24,6 +27,7 @@ class Gaussians(NamedTuple):
     covariances: Tensor
 
 
+@tree.register
 class Statistics(NamedTuple):
     """Sums over examples, weighted by responsibility: Σ r, Σ r x, and Σ r x xᵀ or as much of it as
     the covariance needs.
@@ -135,6 +139,7 @@ def _where(held: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(held.view(-1, *[1] * (new.ndim - 1)), new, old)
 
 
+@tree.register
 class Frame(NamedTuple):
     """The coordinates in which embeddings are given: x ↦ (x - mean) · axes, or x itself where there
     are no axes.

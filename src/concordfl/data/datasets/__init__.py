@@ -16,6 +16,10 @@ from .tiny_imagenet import TinyImagenet
 from .two_gaussians import TwoGaussians
 from .usps import Usps
 
+DEFAULT_DATASET = "digits"
+# a user's own data need no name: the key in `[data]` that says where they are is their name
+OWN_DATA = ("folder", "table")
+
 DATASETS: dict[str, type[Source]] = {
     "cifar10": Cifar10,
     "cifar100": Cifar100,

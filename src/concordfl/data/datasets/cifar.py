@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form, Remote
-from ..federation import Arrays
 from .formats import images_from_npz, read_cifar_binary
 
 HOME = "https://www.cs.toronto.edu/~kriz"
-TEN = "cifar-10-batches-bin"
-HUNDRED = "cifar-100-binary"
+FOLDER_10 = "cifar-10-batches-bin"
+FOLDER_100 = "cifar-100-binary"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Cifar10(FileSource):
     def forms(self) -> Sequence[Form]:
         return (
             Form(
-                (*(f"{TEN}/data_batch_{n}.bin" for n in range(1, 6)), f"{TEN}/test_batch.bin"),
+                (
+                    *(f"{FOLDER_10}/data_batch_{n}.bin" for n in range(1, 6)),
+                    f"{FOLDER_10}/test_batch.bin",
+                ),
                 _ten_from_binary,
             ),
             Form(
@@ -54,22 +57,22 @@ class Cifar100(FileSource):
     )
 
     def forms(self) -> Sequence[Form]:
-        return (Form((f"{HUNDRED}/train.bin", f"{HUNDRED}/test.bin"), _hundred_from_binary),)
+        return (Form((f"{FOLDER_100}/train.bin", f"{FOLDER_100}/test.bin"), _hundred_from_binary),)
 
 
 def _ten_from_binary(folder: Path) -> Dataset:
     train, train_labels = read_cifar_binary(
-        sorted((folder / TEN).glob("data_batch_*.bin")), label_bytes=1
+        sorted((folder / FOLDER_10).glob("data_batch_*.bin")), label_bytes=1
     )
-    test, test_labels = read_cifar_binary([folder / TEN / "test_batch.bin"], label_bytes=1)
+    test, test_labels = read_cifar_binary([folder / FOLDER_10 / "test_batch.bin"], label_bytes=1)
     return Dataset(
         Arrays(train, train_labels[:, 0]), Arrays(test, test_labels[:, 0]), num_classes=10
     )
 
 
 def _hundred_from_binary(folder: Path) -> Dataset:
-    train, train_labels = read_cifar_binary([folder / HUNDRED / "train.bin"], label_bytes=2)
-    test, test_labels = read_cifar_binary([folder / HUNDRED / "test.bin"], label_bytes=2)
+    train, train_labels = read_cifar_binary([folder / FOLDER_100 / "train.bin"], label_bytes=2)
+    test, test_labels = read_cifar_binary([folder / FOLDER_100 / "test.bin"], label_bytes=2)
     coarse = np.zeros(100, dtype=int)
     coarse[train_labels[:, 1]] = train_labels[:, 0]
     return Dataset(

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import Count, Key, SettingError
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 from .digits import Digits
 from .formats import read_npz
 from .mnist import Mnist
@@ -55,7 +55,7 @@ class DigitDomains(Source):
         train = [_in_colour(part.train) for part in parts.values()]
         test = [_in_colour(part.test) for part in parts.values()]
         owners = np.concatenate([np.full(len(part.train.y), name) for name, part in parts.items()])
-        return Dataset(_joined(train), _joined(test), num_classes=10, owners=owners)
+        return Dataset(Arrays.join(train), Arrays.join(test), num_classes=10, owners=owners)
 
 
 def _without_twins(mnist: Dataset) -> Dataset:
@@ -73,19 +73,13 @@ def _without_twins(mnist: Dataset) -> Dataset:
     return mnist._replace(train=mnist.train.take(keep[0]), test=mnist.test.take(keep[1]))
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
-    return Arrays(
-        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    )
-
-
 def _in_colour(arrays: Arrays) -> Arrays:
     from PIL import Image
 
-    def resized(image: np.ndarray) -> np.ndarray:
+    def resize(image: np.ndarray) -> np.ndarray:
         picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).convert("RGB")
         return np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR))
 
     if not len(arrays.y):
         return Arrays(np.zeros((0, 32, 32, 3), dtype=np.uint8), arrays.y)
-    return Arrays(np.stack([resized(image) for image in arrays.x]), arrays.y)
+    return Arrays(np.stack([resize(image) for image in arrays.x]), arrays.y)

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError, Key
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 
-TEST_SHARE = 5  # every fifth example of each class is the test set; there is no official one
+TEST_EVERY = 5  # each fifth example of a class is for the test; there is no official test set
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Digits(Source):
         y = table[:, -1].astype(np.int64)
         test = np.zeros(len(y), dtype=bool)
         for label in range(10):
-            test[np.flatnonzero(y == label)[::TEST_SHARE]] = True
+            test[np.flatnonzero(y == label)[::TEST_EVERY]] = True
         return Dataset(Arrays(x[~test], y[~test]), Arrays(x[test], y[test]), num_classes=10)
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form
-from ..federation import Arrays
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ def _read(folder: Path) -> tuple[Arrays, np.ndarray]:
         try:
             content = json.loads(path.read_text())
             for user in content["users"]:
-                own = content["user_data"][user]
-                images.append(np.array(own["x"], dtype=np.float64).reshape(-1, 28, 28, 1))
-                labels.append(np.array(own["y"], dtype=np.int64))
-                owners += [user] * len(own["y"])
+                data = content["user_data"][user]
+                images.append(np.array(data["x"], dtype=np.float64).reshape(-1, 28, 28, 1))
+                labels.append(np.array(data["y"], dtype=np.int64))
+                owners += [user] * len(data["y"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} must be JSON as LEAF writes it: {error!r}") from None
     if not images:

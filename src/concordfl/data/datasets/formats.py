@@ -1,16 +1,17 @@
 """File formats that several data sets share."""
 
 import gzip
-import zipfile
-import zlib
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset
-from ..federation import Arrays
+from ..files import reading, require_file
+from ..text import printable
 
 
 def read_npz(path: Path, *names: str) -> list[np.ndarray]:
@@ -19,18 +20,21 @@ def read_npz(path: Path, *names: str) -> list[np.ndarray]:
     missing = [name for name in names if name not in arrays]
     if missing:
         raise DataError(
-            f"{path} must hold the arrays {', '.join(names)}, got none called {', '.join(missing)}"
+            f"{printable(path)} must hold the arrays {', '.join(names)}, got none called "
+            f"{', '.join(missing)}"
         )
     return [arrays[name] for name in names]
 
 
 def read_some_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
     """Those of the named arrays that an .npz file holds."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names if name in arrays.files}
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} must be a readable .npz file: {error}") from None
+    require_file(path)
+    with (
+        reading(path, "be a readable .npz file"),
+        open(path, "rb") as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        return {name: arrays[name] for name in names if name in arrays.files}
 
 
 def images_from_npz(path: Path, num_classes: int = 10) -> Dataset:
@@ -49,10 +53,8 @@ def with_channels(images: np.ndarray) -> np.ndarray:
 
 def read_idx(path: Path) -> np.ndarray:
     """A uint8 array from an idx file (MNIST and its relatives), gzipped or not."""
-    try:
+    with reading(path, "be a readable idx file"):
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} must be a readable idx file: {error}") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(
             f"{path} must be an idx file of unsigned bytes, got a header of {data[:4].hex()}"
@@ -102,14 +104,15 @@ def read_cifar_binary(paths: Iterable[Path], label_bytes: int) -> tuple[np.ndarr
 
 def read_image(path: Path, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
     """(H, W, C) uint8 from an image file."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
+    require_file(path)
+    with reading(path, "be an image"), warnings.catch_warnings():
+        # A small file that claims to be a giant image would fill the memory.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as image:
-            converted = image.convert(mode)
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{path} must be an image: {error}") from None
-    if size is not None and converted.size != size:
-        converted = converted.resize(size, Image.Resampling.BILINEAR)
-    pixels = np.asarray(converted, dtype=np.uint8)
+            picture = image.convert(mode)
+    if size is not None and picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture, dtype=np.uint8)
     return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -1,7 +1,4 @@
-"""UCI heart disease (Janosi et al.
-
-1988): 920 patients of four hospitals, 13 features, many of them missing.
-"""
+"""UCI heart disease (Janosi et al. 1988): 920 patients of four hospitals, 13 features."""
 
 import csv
 from collections.abc import Sequence
@@ -12,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form
-from ..federation import Arrays
 from .formats import read_npz
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -29,6 +26,8 @@ class HeartDisease(FileSource):
     advice: ClassVar[str] = (
         "put the four processed.*.data files of the UCI repository into one of these"
     )
+
+    has_clients: ClassVar[bool] = True
 
     standardise: bool = True
 

@@ -1,6 +1,6 @@
-"""MNIST (LeCun et al.
+"""MNIST (LeCun et al. 1998): 60,000 + 10,000 handwritten digits, 28x28.
 
-1998): 60,000 + 10,000 handwritten digits, 28x28; by writer where QMNIST's `mnist_writers.npz` is.
+The writers are known where QMNIST's `mnist_writers.npz` is at hand.
 """
 
 from collections.abc import Sequence

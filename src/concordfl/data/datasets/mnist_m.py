@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form
-from ..federation import Arrays
 from .formats import images_from_npz, read_image
 
 LABELS = ("mnist_m_train_labels.txt", "mnist_m_test_labels.txt")

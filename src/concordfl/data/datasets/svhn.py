@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form, Remote
-from ..federation import Arrays
 
 HOME = "http://ufldl.stanford.edu/housenumbers"
 FILES = ("train_32x32.mat", "test_32x32.mat")

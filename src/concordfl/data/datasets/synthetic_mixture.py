@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ...core import Count, CountOrZero, Key, Positive, SettingError
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class SyntheticMixture(Source):
         directions = (
             key.child("directions").numpy().uniform(-1, 1, (self.components, self.dimensions))
         )
-        # Beta components: two positive shape vectors each; their mean takes the place of the
-        # centre.
+        # Beta components: two positive shape vectors each; their mean is the centre.
         shapes = key.child("shapes").numpy().uniform(0.5, 3, (2, self.components, self.dimensions))
 
         def draw(
@@ -74,7 +73,5 @@ class SyntheticMixture(Source):
             [f"client-{client:0{width}d}" for client in range(self.clients)],
             self.examples_per_client,
         )
-        train = Arrays(
-            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-        )
+        train = Arrays.join(parts)
         return Dataset(train, test, num_classes=2, owners=owners)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form, Remote
-from ..federation import Arrays
 from .formats import read_image
 
 ROOT = "tiny-imagenet-200"
@@ -36,20 +36,20 @@ class TinyImagenet(FileSource):
 def _read(folder: Path) -> Dataset:
     root = folder / ROOT
     names = (root / "wnids.txt").read_text().split()
-    place = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     train = [
-        (path, place[name])
+        (path, numbers[name])
         for name in names
         for path in sorted((root / "train" / name / "images").glob("*.JPEG"))
     ]
     test = []
     for line in (root / "val/val_annotations.txt").read_text().splitlines():
         file, name, *_ = line.split("\t")
-        if name not in place:
+        if name not in numbers:
             raise DataError(
                 f"{root}/val/val_annotations.txt must name classes of wnids.txt, got {name!r}"
             )
-        test.append((root / "val/images" / file, place[name]))
+        test.append((root / "val/images" / file, numbers[name]))
     return Dataset(_load(train), _load(test), num_classes=len(names), classes=tuple(names))
 
 

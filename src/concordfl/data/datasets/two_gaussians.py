@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import Count, Key
+from ..arrays import Arrays
 from ..dataset import Dataset, Source
-from ..federation import Arrays
 
 CENTRES = np.array([-2.0, 2.0])
 VARIANCE = 1.5
@@ -42,9 +42,7 @@ class TwoGaussians(Source):
         owners = np.repeat(
             [f"client-{client:03d}" for client in range(self.clients)], self.examples_per_client
         )
-        train = Arrays(
-            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-        )
+        train = Arrays.join(parts)
         return Dataset(
             train, draw(self.test_examples, key.child("test").numpy()), num_classes=2, owners=owners
         )

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core import DataError
+from ..arrays import Arrays
 from ..dataset import Dataset, FileSource, Form, Remote
-from ..federation import Arrays
 from .formats import images_from_npz
 
 HOME = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
@@ -37,19 +37,19 @@ def _from_libsvm(folder: Path) -> Dataset:
 
 
 def _read(path: Path) -> Arrays:
-    """Lines of `label place:value ...`, labels from 1, values in [-1, 1]."""
+    """Lines of `label index:value ...`, labels from 1, values in [-1, 1]."""
     images, labels = [], []
     for number, line in enumerate(bz2.decompress(path.read_bytes()).decode().splitlines(), start=1):
         label, *entries = line.split()
         pixels = np.full(256, -1.0)
         try:
             for entry in entries:
-                place, value = entry.split(":")
-                pixels[int(place) - 1] = float(value)
+                index, value = entry.split(":")
+                pixels[int(index) - 1] = float(value)
             labels.append(int(float(label)) - 1)
         except (ValueError, IndexError):
             raise DataError(
-                f"{path} must hold lines of `label place:value ...`, got {line[:40]!r} in line "
+                f"{path} must hold lines of `label index:value ...`, got {line[:40]!r} in line "
                 f"{number}"
             ) from None
         images.append(np.rint((pixels + 1) / 2 * 255))

@@ -1,8 +1,7 @@
-"""Where client steps run."""
+"""Where nodes are, and how orders reach them."""
 
-from .job import Executor, Job, Outcome, Task
+from .base import Executor, Simulation
 from .processes import Processes
 from .serial import Serial
-from .workplace import Workplace
 
-__all__ = ["Executor", "Job", "Outcome", "Processes", "Serial", "Task", "Workplace"]
+__all__ = ["Executor", "Processes", "Serial", "Simulation"]

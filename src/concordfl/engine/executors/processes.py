@@ -2,8 +2,9 @@
 
 Clients are handed out in blocks, which are nodes of the tree along which replies are added: a
 worker adds the replies of its block and sends one sum back, so the number of workers changes no
-bit. Blocks are large at first and single clients at the end, the longest first. Examples and the
-broadcast lie in shared memory. A worker that dies is replaced and its block is done again; a worker
+bit. Blocks are large at first and single clients at the end, the longest first. Through the pipes
+go the protocol's bytes; clients' states go with the blocks and come back with the outcomes. The
+examples lie in shared memory. A worker that dies is replaced and its block is done again; a worker
 whose parent dies ends itself.
 """
 
@@ -16,39 +17,50 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from ...core import ClientId, ClientStepError, Model, Training, Tree, WorkerError, tree
+from ...core import (
+    ClientId,
+    ClientStepError,
+    FormatError,
+    Missing,
+    Order,
+    Outcome,
+    Tree,
+    WorkerError,
+    tree,
+)
+from ...core.client import Secret
 from ...data import Federation
+from ..client_states import ClientStates, SavedClients
 from ..memory import keep_freed_memory
-from .job import NOTHING, Job, Outcome, States, TreeSum, Visit, outcome_of
-from .workplace import Workplace
+from ..node import Node
+from ..setup import Setup
+from ..tree_sum import NOTHING, TreeSum
+from .base import Simulation
+from .pool import Block, Pool
 
-EMPTY = tree.pack(None)  # the message to a client that will not answer
-ATTEMPTS = 3  # how often a block may take its worker down before the run is given up
+MAX_DEATHS_PER_BLOCK = 3  # of the workers that were at it, before the run is given up
 
-
-class Block(NamedTuple):
-    """The clients below one node of the tree; None stands for one that will not answer."""
-
-    level: int
-    place: int  # among the nodes of that level
-    ids: tuple[ClientId | None, ...]
+# A message through a pipe is a command and its frames, one after the other.
+FRAMES = {b"stop": 0, b"secret": 1, b"publish": 2, b"order": 1, b"block": 2}
+RESULT, ERROR = b"result", b"error"
 
 
-class Result(NamedTuple):
-    """What a worker sends back for a block; `error` is (message, traceback) where a step failed."""
+@tree.register
+class BlockResult(NamedTuple):
+    """What a worker sends back for a block, beside the new states' bytes."""
 
-    value: bytes | None
-    visits: tuple[Visit, ...]
-    error: tuple[str, str] | None = None
+    outcome: Outcome
+    state_sizes: dict[ClientId, int]
+    remembered: list[ClientId]  # of whose examples the worker remembers something derived
 
 
 @dataclass
@@ -61,27 +73,52 @@ class Worker:
     block: Block | None = None  # what it is at
 
 
-class Processes:
+class Work:
+    """An order in the making: what is still to be done, and what has come of the rest."""
+
+    def __init__(self, order: Order, setup: Setup, pool: Pool) -> None:
+        self.order, self.pool = order, pool
+        self.deaths: Counter[Block] = Counter()
+        self._total = TreeSum(len(order.clients), setup.aggregation.add)
+        self._replies: dict[ClientId, Tree] = {}
+        self._sent: dict[ClientId, int] = {}
+        self._missing: dict[ClientId, Missing] = {}
+
+    def add(self, block: Block, outcome: Outcome) -> None:
+        self._sent |= outcome.sent
+        self._missing |= outcome.missing
+        if self.order.wanted == "replies":
+            self._replies |= outcome.value
+        else:
+            value = outcome.value if outcome.sent else NOTHING
+            self._total.put(block.number, value, block.level)
+
+    def outcome(self) -> Outcome:
+        value: Tree = self._replies
+        if self.order.wanted == "total":
+            value = self._total.value if self._sent else None
+        sent, missing = dict(sorted(self._sent.items())), dict(sorted(self._missing.items()))
+        return Outcome(value, sent, missing)
+
+
+class Processes(Simulation):
     name = "processes"
 
     def __init__(
-        self, model: Model, federation: Federation, training: Training, seed: int, workers: int
+        self,
+        setup: Setup,
+        federation: Federation,
+        states: ClientStates,
+        noise_seed: int | None = None,
+        *,
+        workers: int,
     ) -> None:
+        super().__init__(states, noise_seed)
         federation.share_memory()
-        self._model, self._federation, self._training, self._seed = (
-            model,
-            federation,
-            training,
-            seed,
-        )
-        self._board = torch.empty(
-            0, dtype=torch.uint8
-        )  # shared memory that holds the broadcast of the current job
+        self._setup, self._federation = setup, federation
         self._published: dict[str, bytes] = {}
-        self._home: dict[
-            ClientId, int
-        ] = {}  # the worker that remembers something derived from the client's examples
-        self._jobs = 0
+        # The worker that remembers something derived from the client's examples.
+        self._home: dict[ClientId, int] = {}
         self._workers: list[Worker] = []
         try:
             self._workers.extend(self._start(number) for number in range(workers))
@@ -91,84 +128,76 @@ class Processes:
 
     # --- the executor's methods -------------------------------------------------------------------
 
-    def perform(self, job: Job, states: States) -> Outcome:
+    def perform(self, order: Order) -> Outcome:
         try:
-            return self._perform(job, states)
+            return self._perform(order)
         except BaseException:
-            # Whoever is still at this job would answer into the next one.
+            # Whoever is still at this order would answer into the next one.
             for worker in self._workers:
                 if worker.block is not None:
                     worker.process.kill()
             raise
 
-    def _perform(self, job: Job, states: States) -> Outcome:
+    def _perform(self, order: Order) -> Outcome:
+        self._replace_busy()
+        pool = Pool(order, self._federation.size, self._home, len(self._workers))
+        work = Work(order, self._setup, pool)
+        shared = order._replace(clients=(), dropped=(), each=None).to_bytes()
         for worker in self._workers:
-            if worker.block is not None:  # left over from a job that failed
-                worker.process.join()
-                worker.pipe.close()
-                self._workers[worker.number] = self._start(worker.number)
-        self._jobs += 1
-        length, task = self._post(job.broadcast), pickle.dumps(job.task)
-        pool = Pool(job, self._federation.size, self._home, len(self._workers))
-        total, replies = TreeSum(len(job.ids)), {}
-        visits: dict[ClientId, Visit] = {}
-        failures: Counter[tuple[int, int]] = Counter()
-
-        def hand_out() -> None:
-            for worker in self._workers:
-                if worker.block is None and (block := pool.take(worker.number)) is not None:
-                    worker.block = block
-                    each = (
-                        None
-                        if job.each is None
-                        else [None if id is None else tree.pack(job.each[id]) for id in block.ids]
-                    )
-                    before = [None if id is None else states.get(id) for id in block.ids]
-                    self._send(
-                        worker,
-                        ("block", self._jobs, task, block.ids, length, each, before, job.additive),
-                    )
-
-        hand_out()
+            self._send(worker, b"order", shared)
+        self._hand_out(work)
         while any(worker.block for worker in self._workers):
             for worker in self._ready():
-                block, result = worker.block, self._receive(worker)
-                if block is None:
-                    continue
-                if result is None:
-                    pool.put_back(block)
-                    self._replace(worker, block, failures)
-                    hand_out()
-                    continue
-                worker.block = None
-                hand_out()  # before the result is looked at, so that the worker need not wait
-                for id, visit in zip(block.ids, result.visits, strict=True):
-                    if id is not None:
-                        visits[id] = visit._replace(state=None)
-                        if visit.state is not None:
-                            states.put(id, visit.state)
-                        if visit.memo:
-                            self._home[id] = worker.number
-                if not job.additive:
-                    replies.update(tree.unpack(result.value or b""))
-                else:
-                    total.put(
-                        block.place,
-                        NOTHING if result.value is None else tree.unpack(result.value),
-                        block.level,
-                    )
-        return outcome_of(total.total if job.additive else replies, visits)
+                self._take_result(worker, work, shared)
+        return work.outcome()
+
+    def _hand_out(self, work: Work) -> None:
+        """Give every idle worker a block, with the clients' messages and states."""
+        for worker in self._workers:
+            if worker.block is None and (block := work.pool.take(worker.number)) is not None:
+                worker.block = block
+                part = work.order.only(block.ids)
+                packed = {id: self.states.get(id) for id in block.ids}
+                states = {id: state for id, state in packed.items() if state is not None}
+                sizes = {id: len(state) for id, state in states.items()}
+                header = tree.pack([block.ids, part.dropped, part.each, sizes])
+                self._send(worker, b"block", header, b"".join(states.values()))
+
+    def _take_result(self, worker: Worker, work: Work, shared: bytes) -> None:
+        block, frames = worker.block, self._receive(worker)
+        if block is None:
+            return
+        if frames is None:
+            work.pool.put_back(block)
+            self._replace(worker, block, work.deaths)
+            self._send(self._workers[worker.number], b"order", shared)
+            self._hand_out(work)
+            return
+        worker.block = None
+        self._hand_out(work)  # before the result is looked at, so that the worker need not wait
+        result, states = tree.unpack(frames[0]), frames[1]
+        if not isinstance(result, BlockResult):
+            raise FormatError(f"a worker must answer a result, got {type(result).__name__}")
+        for id, state in _cut(states, result.state_sizes).items():
+            self.states.put(id, state)
+        self._home |= dict.fromkeys(result.remembered, worker.number)
+        work.add(block, result.outcome)
 
     def publish(self, name: str, data: bytes) -> None:
         self._published[name] = data
         self._home.clear()
         for worker in self._workers:
-            self._send(worker, ("publish", name, data))
+            self._send(worker, b"publish", name.encode(), data)
+
+    def load(self, folder: Path, saved: SavedClients) -> None:
+        super().load(folder, saved)
+        for worker in self._workers:
+            self._send(worker, b"secret", tree.pack(self.secret))
 
     def close(self) -> None:
         for worker in self._workers:
             if worker.block is None:
-                self._send(worker, ("stop",))
+                self._send(worker, b"stop")
             else:
                 worker.process.kill()
         for worker in self._workers:
@@ -184,52 +213,59 @@ class Processes:
     def _start(self, number: int) -> Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        materials = (self._model, self._federation, self._training, self._seed)
         process = context.Process(
-            target=_work, args=(theirs, *materials), name=f"concordfl-worker-{number}", daemon=True
+            target=_work,
+            args=(theirs, self._setup, self._federation, self.secret),
+            name=f"concordfl-worker-{number}",
+            daemon=True,
         )
-        with _one_thread(), _main_module_kept_out(self._model):
+        with _one_thread(), _main_module_kept_out(self._setup):
             process.start()
         theirs.close()
         worker = Worker(number, process, ours)
-        self._send(worker, ("board", self._board))
         for name, data in self._published.items():
-            self._send(worker, ("publish", name, data))
+            self._send(worker, b"publish", name.encode(), data)
         return worker
 
-    def _replace(self, worker: Worker, block: Block, failures: Counter[tuple[int, int]]) -> None:
+    def _replace_busy(self) -> None:
+        """Put new workers in the place of those left over from an order that failed."""
+        for worker in self._workers:
+            if worker.block is not None:
+                worker.process.join()
+                worker.pipe.close()
+                self._workers[worker.number] = self._start(worker.number)
+
+    def _replace(self, worker: Worker, block: Block, deaths: Counter[Block]) -> None:
         """Put a new worker in the place of one that died at `block`."""
         worker.process.join()
         worker.pipe.close()
-        failures[block.level, block.place] += 1
-        if failures[block.level, block.place] == ATTEMPTS:
-            clients = ", ".join(id for id in block.ids if id)
+        deaths[block] += 1
+        if deaths[block] == MAX_DEATHS_PER_BLOCK:
             raise WorkerError(
-                f"a worker process died {ATTEMPTS} times at the same work (clients {clients}; exit "
-                "code "
-                f"{worker.process.exitcode}): is there enough memory for {len(self._workers)} "
-                "workers?"
+                f"a worker process died {MAX_DEATHS_PER_BLOCK} times at the same work (clients "
+                f"{', '.join(block.ids)}; exit code {worker.process.exitcode}): is there enough "
+                f"memory for {len(self._workers)} workers?"
             )
         for id in [id for id, number in self._home.items() if number == worker.number]:
             del self._home[id]
         self._workers[worker.number] = self._start(worker.number)
 
-    def _send(self, worker: Worker, message: tuple[object, ...]) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # a dead worker is found, and replaced, when its answer fails to come
-            worker.pipe.send(message)
+    def _send(self, worker: Worker, command: bytes, *frames: bytes) -> None:
+        # A dead worker is found, and replaced, when its answer fails to come.
+        with contextlib.suppress(OSError):
+            for frame in (command, *frames):
+                worker.pipe.send_bytes(frame)
 
-    def _receive(self, worker: Worker) -> Result | None:
-        """A worker's next result; None if it has died."""
+    def _receive(self, worker: Worker) -> tuple[bytes, bytes] | None:
+        """A worker's next result and the states with it; None if the worker has died."""
         try:
-            result: Result = pickle.loads(worker.pipe.recv_bytes())
+            kind, *frames = (worker.pipe.recv_bytes() for _ in range(3))
         except (OSError, EOFError):
             return None
-        if result.error is not None:
-            message, remote = result.error
+        if kind == ERROR:
+            message, remote = (frame.decode() for frame in frames)
             raise ClientStepError(message) from RemoteTraceback(remote)
-        return result
+        return frames[0], frames[1]
 
     def _ready(self) -> list[Worker]:
         """The workers with news, after waiting for some."""
@@ -241,72 +277,6 @@ class Processes:
         # death.
         return pipes or [sentinels[item] for item in found if item in sentinels]
 
-    # --- work -------------------------------------------------------------------------------------
-
-    def _post(self, broadcast: Tree) -> int:
-        """Put the broadcast into shared memory; its length in bytes. Called only while every worker
-        is idle.
-        """
-        data = tree.pack(broadcast)
-        if len(data) > len(self._board):
-            self._board = torch.empty(2 * len(data), dtype=torch.uint8)
-            self._board.share_memory_()  # type: ignore[no-untyped-call]
-            for worker in self._workers:
-                self._send(worker, ("board", self._board))
-        self._board.numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-        return len(data)
-
-
-class Pool:
-    """The blocks that are still to be done.
-
-    The heaviest is taken first, after being split until it is at most a share of what is left: few
-    and large blocks at the start spare the parent, small ones at the end keep all workers busy to
-    the last. Clients of which a worker remembers something go to that worker alone.
-    """
-
-    def __init__(
-        self, job: Job, size: Callable[[ClientId], int], home: dict[ClientId, int], workers: int
-    ) -> None:
-        ids = job.present()
-        self._weight = {id: 1 + size(id) for id in ids if id is not None}
-        self._home, self._workers = home, workers
-        level = (len(ids) - 1).bit_length()
-        self._blocks = [Block(level, 0, ids)]
-
-    def take(self, worker: int) -> Block | None:
-        """The next block for a worker; None where nothing is left that it may do."""
-        while own := [block for block in self._blocks if self._may(worker, block)]:
-            block = max(own, key=self._weigh)
-            self._blocks.remove(block)
-            if block.level == 0 or self._is_due(worker, block):
-                return block
-            half = 2 ** (block.level - 1)
-            self._blocks.append(Block(block.level - 1, 2 * block.place, block.ids[:half]))
-            if block.ids[half:]:
-                self._blocks.append(Block(block.level - 1, 2 * block.place + 1, block.ids[half:]))
-        return None
-
-    def put_back(self, block: Block) -> None:
-        self._blocks.append(block)
-
-    def _may(self, worker: int, block: Block) -> bool:
-        """Whether there is something for the worker in a block."""
-        return any(id is None or self._home.get(id, worker) == worker for id in block.ids)
-
-    def _is_due(self, worker: int, block: Block) -> bool:
-        """Whether a block need not be split: it is the worker's alone, or anybody's and a small
-        share of what is left.
-        """
-        homes = {self._home.get(id) for id in block.ids if id is not None}
-        left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
-        return homes == {worker} or (
-            homes <= {None} and self._weigh(block) * 2 * self._workers <= left
-        )
-
-    def _weigh(self, block: Block) -> int:
-        return sum(self._weight.get(id, 0) for id in block.ids if id is not None)
-
 
 class RemoteTraceback(Exception):  # noqa: N818 - it only carries a text
     """The traceback of a step that failed in a worker process, as text."""
@@ -315,67 +285,94 @@ class RemoteTraceback(Exception):  # noqa: N818 - it only carries a text
 # --- in the worker --------------------------------------------------------------------------------
 
 
-def _work(
-    pipe: Connection, model: Model, federation: Federation, training: Training, seed: int
-) -> None:
-    """A worker's life: orders in, results out, until told to stop or the parent is gone."""
+class LentStates:
+    """The states of a block's clients, which the parent keeps: what changes goes back to it."""
+
+    def __init__(self) -> None:
+        self._states: dict[ClientId, bytes] = {}
+        self.changed: dict[ClientId, bytes] = {}
+
+    def lend(self, states: Mapping[ClientId, bytes]) -> None:
+        self._states, self.changed = dict(states), {}
+
+    def get(self, id: ClientId) -> bytes | None:
+        return self._states.get(id)
+
+    def put(self, id: ClientId, state: bytes) -> None:
+        self.changed[id] = state
+
+    def commit(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+def _work(pipe: Connection, setup: Setup, federation: Federation, secret: Secret) -> None:
+    """A worker's life: orders in, outcomes out, until told to stop or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     keep_freed_memory()
-    orders: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
-    workplace = Workplace(model, federation, training, seed)
-    board, last_job, broadcast = torch.empty(0, dtype=torch.uint8), -1, None
+    messages: SimpleQueue[list[bytes]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, messages), daemon=True).start()
+    states = LentStates()
+    node = Node(setup, federation, states, secret)
+    order = Order()
     while True:
-        match orders.get():
-            case ("stop",):
+        match messages.get():
+            case [b"stop"]:
                 return
-            case ("board", new_board):
-                board = new_board
-            case ("publish", name, data):
-                workplace.publish(name, data)
-            case ("block", job, task, ids, length, each, states, additive):
-                if each is None and job != last_job:
-                    broadcast, last_job = tree.unpack(board.numpy()[:length].tobytes()), job
-                messages = (
-                    broadcast if each is None else tree.unpack(each[place] or EMPTY)
-                    for place in range(len(ids))
-                )
-                result = _do_block(workplace, task, ids, messages, states, additive)
-                with contextlib.suppress(
-                    OSError
-                ):  # the parent is gone; the listener is about to end this process
-                    pipe.send_bytes(pickle.dumps(result))
+            case [b"secret", data]:
+                node.secret = tree.unpack(data)
+            case [b"publish", name, data]:
+                node.publish(name.decode(), data)
+            case [b"order", data]:
+                order = Order.from_bytes(data)
+            case [b"block", header, data]:
+                answer = _do_block(node, states, order, header, data)
+                # If the parent is gone, the listener is about to end this process.
+                with contextlib.suppress(OSError):
+                    for frame in answer:
+                        pipe.send_bytes(frame)
 
 
-def _listen(pipe: Connection, orders: "SimpleQueue[tuple[Any, ...]]") -> None:
-    """Take orders at any time, so that the parent never waits for a busy worker, and end with the
-    parent.
+def _listen(pipe: Connection, messages: "SimpleQueue[list[bytes]]") -> None:
+    """Take messages at any time, so that the parent never waits for a busy worker, and end with
+    the parent.
     """
     try:
         while True:
-            orders.put(pipe.recv())
+            command = pipe.recv_bytes()
+            messages.put([command, *(pipe.recv_bytes() for _ in range(FRAMES[command]))])
     except (EOFError, OSError):
         os._exit(1)
     except BaseException:
-        # an order that cannot be read: the parent sees a dead worker, not a silent one
-        traceback.print_exc()
+        traceback.print_exc()  # unreadable: the parent sees a dead worker, not a silent one
         os._exit(1)
 
 
 def _do_block(
-    workplace: Workplace,
-    task: bytes,
-    ids: Sequence[ClientId | None],
-    messages: Iterable[Tree],
-    states: Sequence[bytes | None],
-    additive: bool,
-) -> Result:
+    node: Node, states: LentStates, order: Order, header: bytes, data: bytes
+) -> tuple[bytes, bytes, bytes]:
     try:
-        value, visits = workplace.visit_all(pickle.loads(task), ids, states, messages, additive)
-        return Result(None if value is NOTHING else tree.pack(value), tuple(visits))
+        clients, dropped, each, sizes = tree.unpack(header)
+        states.lend(_cut(data, sizes))
+        outcome = node.perform(order._replace(clients=clients, dropped=dropped, each=each))
+        changed = {id: len(state) for id, state in states.changed.items()}
+        remembered = [id for id in clients if node.remembers(id)]
+        result = tree.pack(BlockResult(outcome, changed, remembered))
+        return RESULT, result, b"".join(states.changed.values())
     except Exception as error:
-        return Result(None, (), (str(error), traceback.format_exc()))
+        return ERROR, str(error).encode(), traceback.format_exc().encode()
+
+
+def _cut(data: bytes, sizes: Mapping[ClientId, int]) -> dict[ClientId, bytes]:
+    """Byte strings that were joined, by client."""
+    parts, start = {}, 0
+    for id, size in sizes.items():
+        parts[id] = data[start : start + size]
+        start += size
+    return parts
 
 
 @contextlib.contextmanager

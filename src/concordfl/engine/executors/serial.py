@@ -1,30 +1,37 @@
 """One client after another in this process: what a debugger wants."""
 
-from .job import Job, Outcome, States, outcome_of
-from .workplace import Workplace
+from pathlib import Path
+
+from ...core import Order, Outcome
+from ...data import Federation
+from ..client_states import ClientStates, SavedClients
+from ..node import Node
+from ..setup import Setup
+from .base import Simulation
 
 
-class Serial:
+class Serial(Simulation):
     name = "serial"
 
-    def __init__(self, workplace: Workplace) -> None:
-        self._workplace = workplace
+    def __init__(
+        self,
+        setup: Setup,
+        federation: Federation,
+        states: ClientStates,
+        noise_seed: int | None = None,
+    ) -> None:
+        super().__init__(states, noise_seed)
+        self._node = Node(setup, federation, states, self.secret)
 
-    def perform(self, job: Job, states: States) -> Outcome:
-        ids = job.present()
-        before = (
-            None if id is None else states.get(id) for id in ids
-        )  # one at a time: they may lie on disk
-        messages = (job.broadcast if job.each is None else job.each[id] for id in job.ids)
-        value, visits = self._workplace.visit_all(
-            job.task, ids, before, messages, job.additive, states.put
-        )
-        return outcome_of(
-            value, {id: visit for id, visit in zip(ids, visits, strict=True) if id is not None}
-        )
+    def perform(self, order: Order) -> Outcome:
+        return self._node.perform(order)
+
+    def load(self, folder: Path, saved: SavedClients) -> None:
+        super().load(folder, saved)
+        self._node.secret = self.secret
 
     def publish(self, name: str, data: bytes) -> None:
-        self._workplace.publish(name, data)
+        self._node.publish(name, data)
 
     def close(self) -> None:
         pass

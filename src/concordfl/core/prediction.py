@@ -1,0 +1,54 @@
+"""Predictor: what a client predicts with, made ready. The one way from a state to a prediction."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .algorithm import Algorithm, Likelihood
+from .client import Client, Examples
+from .tree import Tree
+
+
+class Predictor(NamedTuple):
+    """A client, the state and the message that it predicts with."""
+
+    algorithm: Algorithm
+    client: Client
+    state: Tree
+    message: Tree
+
+    @classmethod
+    def prepare(
+        cls,
+        algorithm: Algorithm,
+        client: Client,
+        state: Tree | None,
+        message: Tree,
+        *,
+        new: bool,
+        tune_epochs: int = 0,
+    ) -> "Predictor":
+        """By the method's rules: a first state where there is none, then what `adapt` makes of it.
+
+        A client that was not in training (`new`) may also tune what it has received.
+        """
+        start = algorithm.init_client(client, message) if state is None else state
+        adapted = algorithm.adapt(client, start, message, new=new)
+        if new and tune_epochs:
+            message = algorithm.tune(client, adapted, message, tune_epochs)
+        return cls(algorithm, client, adapted, message)
+
+    def probabilities(self, examples: Examples) -> Tensor:
+        """(N, Y) class probabilities."""
+        return self.algorithm.predict(self.client, self.state, self.message, examples)
+
+    def likelihood(self, examples: Examples) -> Likelihood:
+        """How likely examples are at this client."""
+        return self.algorithm.likelihood(self.client, self.state, self.message, examples)
+
+    def likelihood_anywhere(self, examples: Examples) -> Likelihood:
+        """How likely examples are under the weights of all clients."""
+        return self.algorithm.likelihood(self.client, None, self.message, examples)
+
+    def inspect(self) -> dict[str, Any]:
+        return self.algorithm.inspect(self.client, self.state, self.message)

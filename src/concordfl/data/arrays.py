@@ -1,0 +1,46 @@
+"""Examples as numpy arrays, on their way into a federation."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Arrays(NamedTuple):
+    """Examples x (N, ...) and their labels y (N,)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def take(self, index: np.ndarray) -> "Arrays":
+        return Arrays(self.x[index], self.y[index])
+
+    @classmethod
+    def join(cls, parts: Sequence["Arrays"]) -> "Arrays":
+        return cls(
+            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+        )
+
+
+class ArraySplits(NamedTuple):
+    """One client's examples, by what they are for."""
+
+    train: Arrays
+    validation: Arrays
+    test: Arrays
+
+    def map(self, change: Callable[[Arrays], Arrays]) -> "ArraySplits":
+        return ArraySplits(*(change(part) for part in self))
+
+
+def network_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """An example's shape as a network sees it: (C, H, W) for images, which we keep as (H, W, C)."""
+    return (shape[2], shape[0], shape[1]) if len(shape) == 3 else tuple(shape)
+
+
+def drop_colour(images: np.ndarray) -> np.ndarray:
+    """One channel where all images are grey."""
+    if images.ndim != 4 or images.shape[3] != 3:
+        return images
+    grey = (images[..., 0] == images[..., 1]).all() and (images[..., 0] == images[..., 2]).all()
+    return images[..., :1] if grey else images

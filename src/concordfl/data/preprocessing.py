@@ -1,0 +1,175 @@
+"""Preprocessing: how a run reads examples, so that it can read a newcomer's like its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core import DataError, Examples, Scale
+from .arrays import Arrays, drop_colour, network_shape
+from .labels import Labels
+from .standardise import Standard
+from .text import listing, printable, quote
+
+IMAGE_TYPE = "uint8"
+
+
+@dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """What examples must be, what their classes are called, and how features are standardised."""
+
+    dtype: str  # numpy's name; IMAGE_TYPE says that examples are images
+    input_shape: tuple[int, ...]  # as a network sees one example
+    classes: tuple[str, ...]  # by number
+    features: tuple[str, ...] = ()  # where they have names
+    standard: Standard | None = None
+
+    @classmethod
+    def plain(cls, x: np.ndarray, num_classes: int) -> "Preprocessing":
+        """Of examples that are taken as they are, with classes that are called by their numbers."""
+        classes = tuple(str(number) for number in range(num_classes))
+        return cls(x.dtype.name, network_shape(x.shape[1:]), classes)
+
+    @property
+    def scale(self) -> Scale | None:
+        """Of images that are standardised: kept as bytes, they are scaled where they are used."""
+        return self.standard.scale() if self.standard and self.dtype == IMAGE_TYPE else None
+
+    # --- a newcomer's data ------------------------------------------------------------------------
+
+    def check_features(self, features: Sequence[str], path: Path) -> None:
+        """Refuse columns that are not those of the run, where both have names."""
+        if self.features and features and tuple(features) != self.features:
+            raise DataError(
+                f"{printable(path)}: columns must be {listing(self.features)}, got "
+                f"{listing(features)}"
+            )
+
+    def knows(self, labels: Labels) -> bool:
+        """Whether all labels are classes of the run."""
+        return set(labels.names) <= set(self.classes)
+
+    def number(self, labels: Labels, path: Path) -> np.ndarray:
+        """Labels as the run numbers its classes."""
+        unknown = sorted(set(labels.names) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"{printable(path)}: labels must be among {listing(self.classes)}, got "
+                f"{listing(unknown)}"
+            )
+        return labels.number({name: number for number, name in enumerate(self.classes)})
+
+    def prepare(self, arrays: Arrays, path: Path) -> Arrays:
+        """As the run prepared its own examples, after a look whether they are of the same kind."""
+        x = drop_colour(arrays.x) if self.input_shape[:1] == (1,) else arrays.x
+        if (x.dtype == np.uint8) != (self.dtype == IMAGE_TYPE):
+            raise DataError(
+                f"{printable(path)}: x must be of type {self.dtype} as in the run, got {x.dtype}"
+            )
+        shape = network_shape(x.shape[1:])
+        if shape != self.input_shape:
+            raise DataError(
+                f"{printable(path)}: examples must have the shape {list(self.input_shape)}, got "
+                f"{list(shape)}"
+            )
+        prepared = self.standardise(Arrays(x, arrays.y))
+        if prepared.x.dtype.kind == "f" and not np.isfinite(prepared.x).all():
+            raise DataError(f"{printable(path)}: features must be finite, got NaN or infinity")
+        return prepared
+
+    def standardise(self, arrays: Arrays) -> Arrays:
+        """Rows of numbers are standardised here; images where they are used, see `scale`."""
+        if self.standard is None or self.dtype == IMAGE_TYPE:
+            return arrays
+        return self.standard.apply(arrays)
+
+    def to_examples(self, arrays: Arrays) -> Examples:
+        return Examples(
+            torch.from_numpy(np.ascontiguousarray(arrays.x)),
+            torch.from_numpy(arrays.y.astype(np.int64)),
+            scale=self.scale,
+        )
+
+    # --- in summary.json --------------------------------------------------------------------------
+
+    def to_record(self) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "type": self.dtype,
+            "input_shape": list(self.input_shape),
+            "classes": list(self.classes),
+        }
+        if self.features:
+            record["features"] = list(self.features)
+        if self.standard is not None:
+            record["standardised"] = self.standard.to_record()
+        return record
+
+    @classmethod
+    def from_record(cls, record: Any) -> "Preprocessing":
+        """What `to_record` gave; anything else is refused."""
+        if not isinstance(record, Mapping):
+            raise DataError(f"preprocessing must be a table, got {quote(str(record))}")
+        made = cls(
+            dtype=_checked_type(record.get("type")),
+            input_shape=_checked_shape(record.get("input_shape")),
+            classes=_checked_names(record.get("classes"), "classes", at_least=1),
+            features=_checked_names(record.get("features", []), "features"),
+            standard=(
+                Standard.from_record(record["standardised"]) if "standardised" in record else None
+            ),
+        )
+        made._check_lengths()
+        return made
+
+    def _check_lengths(self) -> None:
+        if self.features and (len(self.features),) != self.input_shape:
+            raise DataError(
+                f"preprocessing.features must be {list(self.input_shape)} names, got "
+                f"{len(self.features)}"
+            )
+        if self.standard is None:
+            return
+        # Images by channel, rows of numbers by feature.
+        of_images = self.dtype == IMAGE_TYPE
+        expected = self.input_shape[:1] if of_images else self.input_shape
+        shape = self.standard.mean.shape
+        if (shape if of_images else network_shape(shape)) != expected:
+            raise DataError(
+                f"preprocessing.standardised must be of shape {list(expected)}, got {list(shape)}"
+            )
+
+
+def _checked_type(value: Any) -> str:
+    try:
+        if (
+            isinstance(value, str)
+            and np.dtype(value).name == value
+            and np.dtype(value).kind in "fiub"
+        ):
+            return value
+    except TypeError:
+        pass
+    raise DataError(f"preprocessing.type must be a type of numbers, got {quote(str(value))}")
+
+
+def _checked_shape(value: Any) -> tuple[int, ...]:
+    if isinstance(value, list) and value and all(type(size) is int and size > 0 for size in value):
+        return tuple(value)
+    rule = "preprocessing.input_shape must be a list of whole numbers > 0"
+    raise DataError(f"{rule}, got {quote(str(value))}")
+
+
+def _checked_names(value: Any, key: str, at_least: int = 0) -> tuple[str, ...]:
+    if (
+        isinstance(value, list)
+        and len(value) >= at_least
+        and all(isinstance(name, str) for name in value)
+        and len(set(value)) == len(value)
+    ):
+        return tuple(value)
+    raise DataError(
+        f"preprocessing.{key} must be a list of different names, got {quote(str(value))}"
+    )

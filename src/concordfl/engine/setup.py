@@ -1,0 +1,29 @@
+"""Setup: what reaches a node once, before the first order. Configuration only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core import Aggregation, Algorithm, Model, SettingError, Training
+from .evaluate import EVALUATION_STEPS
+
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The method, the network and how to train it: the same at every node of a run."""
+
+    algorithm: Algorithm
+    model: Model
+    training: Training
+    num_classes: int
+    seed: int
+    aggregation: Aggregation = Aggregation()  # noqa: RUF009 - frozen
+    on_error: OnError = "stop"
+
+    def __post_init__(self) -> None:
+        for name in EVALUATION_STEPS:
+            if getattr(getattr(self.algorithm, name, None), "is_client_step", False):
+                raise SettingError(
+                    f"a client step must not have the name of one of the engine's, got {name!r}"
+                )

@@ -1,0 +1,1 @@
+"""Studies: several runs compared, their results kept and measured."""

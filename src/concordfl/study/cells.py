@@ -1,0 +1,274 @@
+"""The cells of a comparison: a configuration for every row of the table and every seed, and the
+hash by which the result of a configuration is found again.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..config import COMPARED, Config, override
+from ..core import SettingError
+from ..data import Source
+
+Cells = dict[tuple[str, int], Config]  # by row of the table and seed
+
+# Settings of [run] that say how a result is computed and do not change it.
+HOW_COMPUTED = (
+    "executor",
+    "workers",
+    "device",
+    "client_states",
+    "checkpoint_seconds",
+    "keep_checkpoints",
+    "on_error",
+)
+
+# Settings that did not exist from the beginning, each with the value that stood for it before, as
+# the complete table of a configuration has it: `"run.min_replies": 1`. With that value a setting
+# is not part of the hash, so that older results are still found. A section that came later is
+# listed by its keys; when nothing is left of a section, it is no part of the hash either. Settings
+# that are left out unless they are given need no entry.
+LATER_SETTINGS: Mapping[str, Any] = {
+    "run.min_replies": 1,
+    "aggregation.server_lr": 1.0,
+    "aggregation.server_momentum": 0.0,
+    "aggregation.pad_choices": False,
+}
+
+
+def cells(table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> Cells:
+    """The configuration of every (method, seed).
+
+    Settings of [algorithm] go to the method that the run file names; others may have theirs in
+    [compare.NAME].
+    """
+    Config.from_table(table)
+    return {(method, seed): _cell(table, method, seed) for method in methods for seed in seeds}
+
+
+def _cell(table: Mapping[str, Any], method: str, seed: int) -> Config:
+    section: Mapping[str, Any] = table
+    for part in method_section(table, method).split("."):
+        section = section.get(part, {})
+    run = {**table.get("run", {}), "seed": seed}
+    own = {**table, "algorithm": {**section, "name": method}, "run": run}
+    own.pop(COMPARED, None)
+    return Config.from_table(own)
+
+
+def method_section(table: Mapping[str, Any], method: str) -> str:
+    """Where a run file has the settings of a method: `algorithm` or `compare.NAME`."""
+    named = table.get("algorithm", {}).get("name", "fedavg")
+    return "algorithm" if method == named else f"{COMPARED}.{method}"
+
+
+# --- several values of a setting ------------------------------------------------------------------
+
+
+class Variation(NamedTuple):
+    """`SECTION.KEY=VALUE,VALUE,...`: the values that a setting takes, as text."""
+
+    path: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Variation":
+        path, equals, values = text.partition("=")
+        if not equals or "." not in path:
+            raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {text!r}")
+        if path.strip() == "run.seed":
+            raise SettingError(
+                f"--vary must not be about run.seed, which --seeds is for, got {text!r}"
+            )
+        return cls(path.strip(), tuple(_split(values)))
+
+    def assignments(self) -> list[str]:
+        return [f"{self.path}={value}" for value in self.values]
+
+
+def vary(
+    table: Mapping[str, Any],
+    variations: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+) -> Cells:
+    """Cells for every combination of the values in `variations`.
+
+    A method has a row for every combination of those settings that it depends on.
+    """
+    parsed = [Variation.parse(text) for text in variations]
+    _refuse_repeated(parsed)
+    relevant = {
+        method: [one for one in parsed if _changes(table, parsed, one, method)]
+        for method in methods
+    }
+    for one in parsed:
+        if len(one.values) > 1 and not any(one in several for several in relevant.values()):
+            raise SettingError(
+                f"--vary must change one of the methods {', '.join(methods)}, got "
+                f"'{one.path}={','.join(one.values)}'"
+            )
+    found: Cells = {}
+    for method, several in relevant.items():
+        labels = _labels(several)
+        for values in itertools.product(*(one.values for one in several)):
+            chosen = [f"{one.path}={value}" for one, value in zip(several, values, strict=True)]
+            combined = override(table, [*_first_values(parsed), *chosen])
+            parts = [f"{label} = {value}" for label, value in zip(labels, values, strict=True)]
+            row = ", ".join([method, *parts])
+            found |= {
+                (row, seed): cells(combined, [method], [seed])[method, seed] for seed in seeds
+            }
+    return found
+
+
+def _refuse_repeated(variations: Sequence[Variation]) -> None:
+    for path, count in Counter(one.path for one in variations).items():
+        if count > 1:
+            raise SettingError(f"--vary must name a setting once, got {path} {count} times")
+
+
+def _changes(
+    table: Mapping[str, Any], variations: Sequence[Variation], one: Variation, method: str
+) -> bool:
+    """Whether a method's configuration depends on the value of the setting."""
+    first = _first_values(variations)
+    tables = [override(table, [*first, assignment]) for assignment in one.assignments()]
+    configs = [cells(changed, [method], [0])[method, 0].to_table() for changed in tables]
+    return any(config != configs[0] for config in configs)
+
+
+def _first_values(variations: Sequence[Variation]) -> list[str]:
+    return [one.assignments()[0] for one in variations]
+
+
+def _labels(variations: Sequence[Variation]) -> list[str]:
+    """The last part of each path, or all of it where two settings end alike."""
+    ends = [one.path.rpartition(".")[2] for one in variations]
+    return [
+        end if ends.count(end) == 1 else one.path for one, end in zip(variations, ends, strict=True)
+    ]
+
+
+def _split(values: str) -> list[str]:
+    """At commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in values:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+# --- the hash of a configuration ------------------------------------------------------------------
+
+
+class ConfigHasher:
+    """Hashes of configurations, by which results are found again.
+
+    A hash depends on everything but how a result is computed. The data's own fingerprint is part
+    of it; a hasher reads the data once for every [data] section, so use one per comparison.
+    """
+
+    def __init__(self, later_settings: Mapping[str, Any] | None = None) -> None:
+        self._later_settings = LATER_SETTINGS if later_settings is None else later_settings
+        self._fingerprints: dict[Source, str] = {}
+
+    def __call__(self, settings: Config) -> str:
+        table = _without(hashed_settings(settings), self._later_settings)
+        if settings.data not in self._fingerprints:
+            self._fingerprints[settings.data] = settings.data.fingerprint()
+        table["fingerprint"] = self._fingerprints[settings.data]
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def hashed_settings(settings: Config) -> dict[str, Any]:
+    """The complete table of a configuration without how it is computed."""
+    table = settings.to_table()
+    table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
+    return table
+
+
+def _without(table: Mapping[str, Any], later_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The table without later settings that have their old value; a section of which nothing is
+    left goes too.
+    """
+    left: dict[str, Any] = {}
+    for section, values in table.items():
+        rest = {
+            key: value
+            for key, value in values.items()
+            if (path := f"{section}.{key}") not in later_settings or later_settings[path] != value
+        }
+        if rest:
+            left[section] = rest
+    return left
+
+
+# --- the settings in which a configuration differs from a run file --------------------------------
+
+
+def differing_settings(
+    table: Mapping[str, Any], settings: Config, method: str, hasher: ConfigHasher
+) -> dict[str, Any]:
+    """What must be set in the run file's `table` to get the configuration `settings`.
+
+    Keys are those of --set, such as `algorithm.mu` or `compare.moon.mu`; a value of None means
+    that the key is left out. Another model or data set is a whole section. The seed is not told.
+    """
+    seed = settings.run.seed
+    base, wanted = (
+        hashed_settings(one) for one in (cells(table, [method], [seed])[method, seed], settings)
+    )
+    for complete in (base, wanted):
+        del complete["run"]["seed"]
+    for whole_sections in (False, True):
+        found: dict[str, Any] = {}
+        for section in wanted:
+            path = method_section(table, method) if section == "algorithm" else section
+            found |= _section_difference(path, base[section], wanted[section], whole_sections)
+        with suppress(SettingError):  # left-out keys may come back, from a scenario's name
+            same = cells(apply_settings(table, found), [method], [seed])[method, seed]
+            if hasher(same) == hasher(settings):
+                return found
+    raise SettingError(
+        f"a result to be kept must differ from its run file by settings, got {method} with others"
+    )
+
+
+def _section_difference(
+    path: str, base: Mapping[str, Any], wanted: Mapping[str, Any], whole: bool
+) -> dict[str, Any]:
+    if base == wanted:
+        return {}
+    if whole or base.get("name") != wanted.get("name"):
+        name = {"name"} if path.startswith(f"{COMPARED}.") else set()
+        return {path: {key: value for key, value in wanted.items() if key not in name}}
+    return {
+        f"{path}.{key}": wanted.get(key)
+        for key in sorted({*base, *wanted})
+        if base.get(key) != wanted.get(key)
+    }
+
+
+def apply_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`table` with the settings that `differing_settings` found."""
+    changed = override(table, [])  # a copy
+    for path, value in settings.items():
+        *parents, last = path.split(".")
+        section = changed
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise SettingError(f"a setting must be a key in a table, got {path!r}")
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = value
+    return changed

@@ -1,0 +1,133 @@
+"""Comparisons: the same run with several methods and seeds. Finished cells are reused, an
+interrupted one is taken up again.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import runner
+from ..algorithms import ALGORITHMS
+from ..config import Config, name_of, read_table
+from ..core import SettingError
+from ..engine.experiment import ignore
+from . import kept_results
+from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
+from .kept_results import Figures, KeptResults, Line, figures_of
+
+# A table of sixty cells that take longer than this is longer than anybody wants to wait for.
+WORTH_KEEPING_SECONDS = 10.0
+
+Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a cell
+
+
+@dataclass(frozen=True)
+class Comparison:
+    figures: dict[str, list[Figures]]  # by row, in the order of seeds
+    kept: tuple[Line, ...]  # the kept results among them
+
+    @property
+    def num_cells(self) -> int:
+        return sum(len(row) for row in self.figures.values())
+
+
+def compare(
+    cells: Cells,
+    out: Path,
+    display: Display,
+    kept: KeptResults | None = None,
+    *,
+    hasher: ConfigHasher | None = None,
+    keep_beside: Path | None = None,
+) -> Comparison:
+    """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`.
+
+    Results that took long are added to those beside the run file `keep_beside`.
+    """
+    hasher = hasher or ConfigHasher()
+    known = {} if kept is None else kept.results
+    table = None if keep_beside is None else read_table(keep_beside)
+    differing = {  # before any work: a result that cannot be kept is refused
+        key: differing_settings(table, settings, _method(settings), hasher)
+        for key, settings in cells.items()
+        if table is not None
+    }
+    figures: dict[str, list[Figures]] = {}
+    lines: list[Line] = []
+    for (row, seed), settings in cells.items():
+        name = hasher(settings)
+        if name in known:
+            lines.append(known[name])
+            figures.setdefault(row, []).append(known[name]["figures"])
+            continue
+        folder = out / f"{_method(settings)}-seed{seed}-{name}"
+        with display(f"{row}, seed {seed}") as observe:
+            result = finish(settings, folder, observe)
+        found = figures_of(result.summary, result.records)
+        figures.setdefault(row, []).append(found)
+        if keep_beside is not None and found["seconds"]["total"] > WORTH_KEEPING_SECONDS:
+            line: Line = {
+                "format": kept_results.FORMAT,
+                "method": _method(settings),
+                "settings": differing[row, seed],
+                "seed": seed,
+                "config_hash": name,
+                "revision": result.summary["versions"].get("revision"),
+                "date": _day_of(folder / "summary.json"),
+                "figures": found,
+            }
+            kept_results.keep(keep_beside, line)
+    return Comparison(figures, tuple(lines))
+
+
+def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
+    """The run in `folder`, begun or taken up again."""
+    if (folder / "config.toml").exists():
+        _require_same(settings, folder)
+        return runner.resume(folder, observe=observe, trust=True)
+    return runner.run(settings, out=folder, observe=observe)
+
+
+def _require_same(settings: Config, folder: Path) -> None:
+    """Refuse a cell whose configuration is not the one asked for.
+
+    It would give another result, and might name somebody else's code.
+    """
+    found = Config.from_table(read_table(folder / "config.toml"))
+    if hashed_settings(found) != hashed_settings(settings):
+        raise SettingError(
+            f"{folder} must hold the run that is compared, got one with other settings: remove it "
+            "or give another --out"
+        )
+
+
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or with the first number that makes it new."""
+    folder, number = wanted, 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
+
+
+def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher) -> None:
+    """Refuse before any work if a kept result does not tell how it came about."""
+    if kept is None:
+        return
+    for (row, seed), settings in cells.items():
+        line = kept.results.get(hasher(settings))
+        if line is not None and line["figures"]["history"] is None:
+            raise SettingError(
+                f"a curve needs results with a history, got {row}, seed {seed}, in {kept.file} "
+                "without: --fresh computes all anew"
+            )
+
+
+def _method(settings: Config) -> str:
+    return name_of(settings.algorithm, ALGORITHMS)
+
+
+def _day_of(file: Path) -> str:
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).date().isoformat()
