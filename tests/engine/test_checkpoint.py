@@ -12,6 +12,7 @@ from concordfl.core import tree
 from concordfl.engine import checkpoint
 from concordfl.engine.checkpoint import Progress, Selected
 from concordfl.engine.client_states import MemoryStates
+from concordfl.engine.executors.base import Simulation
 from concordfl.engine.records import RunFolder, seal_records
 
 IDENTITY = {"config": "c" * 64, "data": "d" * 64}
@@ -19,12 +20,9 @@ FILES = ("manifest-00000004.json", "server-00000004.bin", "states-00000004.bin")
 
 
 def progress(round=3, id="a"):
-    states = MemoryStates()
-    states.put(id, tree.pack({"x": torch.tensor([float(round)])}))
-    states.commit()
-    made = Progress(
-        {"w": torch.arange(3.0) + round}, states, round=round, absent={"b"}, seconds=1.5, refused=2
-    )
+    made = Progress({"w": torch.arange(3.0) + round}, round=round, absent={"b"}, seconds=1.5)
+    made.missing, made.failures = {"refused": 2}, [{"client": id, "error": "bad luck"}]
+    made.momentum = {"train": {"w": torch.ones(3) / round}}
     made.selected = Selected(1, 0.5, {"w": torch.zeros(3)})
     made.publications.publish("pca", b"components", 10)
     made.publications.deliver([id])
@@ -32,47 +30,67 @@ def progress(round=3, id="a"):
     return made
 
 
+def client_state(round):
+    return tree.pack({"x": torch.tensor([float(round)])})
+
+
+def save(folder, made, keep=2, *, id="a", **options):
+    """As an executor does: the clients' states first, then the checkpoint that names them."""
+    folder.mkdir(exist_ok=True)
+    clients = Simulation(MemoryStates(), noise_seed=7)
+    clients.states.put(id, client_state(made.round))
+    clients.states.commit()
+    checkpoint.save(folder, made, keep, clients.save(folder, made.round), **options)
+
+
+def load(folder, id="a", **options):
+    clients = Simulation(MemoryStates(), noise_seed=7)
+    loaded = checkpoint.load(folder, clients.load, **options)
+    assert clients.states.get(id) == client_state(loaded.progress.round)
+    return loaded
+
+
 def same(left, right):
-    return (
-        left.round == right.round
-        and tree.equal(left.server, right.server)
-        and left.states.digest() == right.states.digest()
-        and left.publications.__dict__ == right.publications.__dict__
-        and (left.traffic, left.absent, left.seconds, left.refused)
-        == (right.traffic, right.absent, right.seconds, right.refused)
-        and left.selected[:2] == right.selected[:2]
-        and tree.equal(left.selected.server, right.selected.server)
-    )
+    def plain(made):
+        return (
+            made.round, made.traffic, made.absent, made.seconds, made.missing, made.failures,
+            made.selected[:2], made.publications.__dict__,
+        )  # fmt: skip
 
+    def trees(made):
+        return [made.server, made.momentum, made.selected.server]
 
-def load(folder, **options):
-    return checkpoint.load(folder, MemoryStates(), **options)
+    return plain(left) == plain(right) and tree.equal(trees(left), trees(right))
 
 
 def test_a_checkpoint_holds_everything(tmp_path):
-    checkpoint.save(tmp_path, progress(), keep=2)
+    save(tmp_path, progress())
     loaded = load(tmp_path)
     assert same(loaded.progress, progress())
     assert loaded.problems == ()
 
 
 def test_a_checkpoint_without_selection_publication_or_state(tmp_path):
-    checkpoint.save(tmp_path, Progress({"w": torch.ones(1)}, MemoryStates(), round=1), keep=2)
-    back = load(tmp_path).progress
-    assert back.selected is None
-    assert (back.publications.data, back.states.ids()) == ({}, [])
+    checkpoint.save(tmp_path, Progress({"w": torch.ones(1)}, round=1), keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "manifest-00000001.json",
+        "server-00000001.bin",
+    }
+    back = checkpoint.load(tmp_path).progress
+    assert (back.selected, back.publications.data) == (None, {})
 
 
 def test_ids_of_any_kind_are_kept(tmp_path):
-    made = progress(id="сайт\udcff/../\n")
+    id = "сайт\udcff/../\n"
+    made = progress(id=id)
     made.absent = {"\ud800", ""}
-    checkpoint.save(tmp_path, made, keep=2)
-    assert same(load(tmp_path).progress, made)
+    save(tmp_path, made, id=id)
+    assert same(load(tmp_path, id).progress, made)
 
 
 def test_only_the_last_are_kept_with_all_that_they_need(tmp_path):
     for round in (1, 2, 3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2)
+        save(tmp_path, progress(round))
     assert {path.name for path in tmp_path.iterdir()} == {
         *FILES,
         *(name.replace("4", "3") for name in FILES),
@@ -85,7 +103,7 @@ def test_only_the_last_are_kept_with_all_that_they_need(tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove", "folder", "pipe", "link", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, victim, damage):
     for round in (3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2)
+        save(tmp_path, progress(round))
     path = tmp_path / victim
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -107,7 +125,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, victim, dama
         assert problem.startswith("manifest-00000004.json: ")
         assert "\n" not in problem
     if damage != "folder":  # the round is played again: nothing is built on what is damaged
-        checkpoint.save(tmp_path, progress(4), keep=2)
+        save(tmp_path, progress(4))
         assert same(load(tmp_path).progress, progress(4))
         assert load(tmp_path).problems == ()
 
@@ -115,7 +133,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, victim, dama
 def test_no_file_is_shared_by_two_checkpoints(tmp_path):
     """The selected round, the publications and unchanged client states are the same in both."""
     for round in (3, 4):
-        checkpoint.save(tmp_path, replace(progress(3), round=round), keep=2)
+        save(tmp_path, replace(progress(3), round=round))
     for path in tmp_path.glob("*-00000004.*"):
         path.write_bytes(b"damaged")
     assert load(tmp_path).progress.round == 3
@@ -123,10 +141,10 @@ def test_no_file_is_shared_by_two_checkpoints(tmp_path):
 
 def test_a_damaged_newer_checkpoint_is_never_kept_instead_of_a_whole_one(tmp_path):
     for round in (3, 9):
-        checkpoint.save(tmp_path, progress(round), keep=2)
+        save(tmp_path, progress(round))
     (tmp_path / "server-00000009.bin").write_bytes(b"damaged")
     for round in (4, 5):  # what a resumed run does
-        checkpoint.save(tmp_path, progress(round), keep=1)
+        save(tmp_path, progress(round), keep=1)
         assert load(tmp_path).problems == ()
         assert load(tmp_path).progress.round == round
 
@@ -134,7 +152,7 @@ def test_a_damaged_newer_checkpoint_is_never_kept_instead_of_a_whole_one(tmp_pat
 def test_none_and_only_damaged_ones_are_said_in_words(tmp_path):
     with pytest.raises(CheckpointError, match="must hold a checkpoint, got none"):
         load(tmp_path)
-    checkpoint.save(tmp_path, progress(), keep=1)
+    save(tmp_path, progress(), keep=1)
     (tmp_path / "manifest-00000003.json").write_text("{}")
     with pytest.raises(
         CheckpointError, match=r"every checkpoint in .* is damaged \(manifest-00000003.json"
@@ -144,10 +162,10 @@ def test_none_and_only_damaged_ones_are_said_in_words(tmp_path):
 
 
 def test_an_old_damaged_manifest_does_not_stop_new_checkpoints(tmp_path):
-    checkpoint.save(tmp_path, progress(1), keep=3)
+    save(tmp_path, progress(1), keep=3)
     (tmp_path / "manifest-00000001.json").write_text("damaged")
     for round in (2, 3):
-        checkpoint.save(tmp_path, progress(round), keep=3)
+        save(tmp_path, progress(round), keep=3)
     assert not (tmp_path / "manifest-00000001.json").exists()
 
 
@@ -164,7 +182,7 @@ def test_an_old_damaged_manifest_does_not_stop_new_checkpoints(tmp_path):
 )
 def test_other_settings_or_data_are_refused_and_are_no_damage(tmp_path, name, line):
     for round in (3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2, identity=IDENTITY)
+        save(tmp_path, progress(round), identity=IDENTITY)
     assert load(tmp_path, identity=IDENTITY).progress.round == 4
     assert load(tmp_path).progress.round == 4  # a reader that need not know
     with pytest.raises(CheckpointError, match=line):
@@ -176,7 +194,7 @@ def test_edited_or_shortened_records_are_noticed_and_an_older_checkpoint_may_sti
     for round in (3, 4):
         made[round] = progress(round)
         made[round].records = folder.append_record({"round": round, "accuracy": 0.5})
-        checkpoint.save(folder.checkpoints, made[round], keep=2)
+        save(folder.checkpoints, made[round])
     assert made[4].records == seal_records(folder.records_file)
     whole = folder.records_file.read_bytes()
     assert load(folder.checkpoints, records_file=folder.records_file).progress.round == 4
@@ -213,7 +231,7 @@ def fields(body, path=()):
 
 def test_every_field_of_a_wrong_type_is_damage_in_one_line(tmp_path):
     for round in (3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2, identity=IDENTITY)
+        save(tmp_path, progress(round), identity=IDENTITY)
     path = tmp_path / "manifest-00000004.json"
     whole = path.read_text()
     found = [names for names in fields(json.loads(whole)) if names and names != ("sha256",)]
@@ -244,19 +262,19 @@ def test_names_in_a_manifest_lead_nowhere_else(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"private")
     folder = tmp_path / "checkpoint"
-    checkpoint.save(folder, progress(4), keep=2)
+    save(folder, progress(4))
 
     def change(body):
-        body["states"] = {"segments": ["../secret"], "clients": {"a": [0, 0, 7, 0]}}
+        body["clients"]["states"] = {"segments": ["../secret"], "clients": {"a": [0, 0, 7, 0]}}
 
     edit(folder / "manifest-00000004.json", change)
-    with pytest.raises(CheckpointError, match="states.segments.0 must be"):
+    with pytest.raises(CheckpointError, match="clients.states.segments.0 must be"):
         load(folder)
 
 
 def test_a_newer_format_is_refused_and_not_stepped_over(tmp_path):
     for round in (3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2)
+        save(tmp_path, progress(round))
     edit(tmp_path / "manifest-00000004.json", lambda body: body.update(format=4))
     with pytest.raises(
         FormatError, match="written by a newer concordfl: format must be <= 3, got 4"
@@ -267,7 +285,7 @@ def test_a_newer_format_is_refused_and_not_stepped_over(tmp_path):
 @pytest.mark.parametrize("victim", FILES)
 def test_mutated_files_of_a_checkpoint_never_raise_anything_else(tmp_path, victim):
     for round in (3, 4):
-        checkpoint.save(tmp_path, progress(round), keep=2)
+        save(tmp_path, progress(round))
     rng, path = random.Random(victim), tmp_path / victim
     whole = path.read_bytes()
     for _ in range(60):
@@ -292,12 +310,12 @@ def test_mutated_files_of_a_checkpoint_never_raise_anything_else(tmp_path, victi
 
 
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_stays(tmp_path, monkeypatch):
-    checkpoint.save(tmp_path, progress(3), keep=1)
+    save(tmp_path, progress(3), keep=1)
 
     def full(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("concordfl.engine.files.os.fsync", full)
     with pytest.raises(CheckpointError, match=r"states-00000004.bin cannot be written: No space"):
-        checkpoint.save(tmp_path, progress(4), keep=1)
+        save(tmp_path, progress(4), keep=1)
     assert same(load(tmp_path).progress, progress(3))

@@ -122,7 +122,8 @@ def test_what_the_system_refuses_is_one_line(tmp_path):
 
 
 def test_what_was_written_is_read(folder):
-    federation = {"clients": {id: {"size": 3, "labels": [1, 2]} for id in ODD_IDS}}
+    clients = [{"id": id, "size": 3, "labels": [1, 2]} for id in ODD_IDS]
+    federation = {"identity": {"data": "0" * 64}, "clients": clients, "more": None}
     assert folder.read_summary() is folder.read_executor() is folder.read_federation() is None
     folder.write_summary({**SUMMARY, "more": torch.ones(2)})
     folder.write_executor(EXECUTOR)
@@ -163,6 +164,20 @@ def test_records_are_sealed_and_cut(folder):
         folder.cut_records(seals[1])
     folder.cut_records()
     assert folder.read_records() == []
+
+
+def test_edited_records_of_a_finished_run_are_noticed(folder):
+    folder.append_record({"round": 1, "accuracy": 0.5})
+    folder.write_summary(SUMMARY)
+    assert folder.read_records() == [{"round": 1, "accuracy": 0.5}]
+    data = folder.records_file.read_bytes()
+    for edited in (data.replace(b"0.5", b"0.9"), data + data, b""):
+        folder.records_file.write_bytes(edited)
+        with pytest.raises(FormatError, match=r"records.jsonl is damaged or was edited \(it must"):
+            folder.read_records()
+    folder.records_file.unlink()
+    with pytest.raises(FormatError, match=r"records.jsonl is damaged or was edited \(it must"):
+        folder.read_records()
 
 
 @pytest.mark.parametrize(
@@ -352,10 +367,10 @@ def read_all(folder):
      "clients/round-00000005.npz", "models/clients/a.safetensors", "config.toml"],
 )  # fmt: skip
 def test_mutated_files_are_one_line_or_the_same_content(folder, name):
+    folder.append_record({"round": 5, "local": {"accuracy": 0.5}})
     folder.write_summary(SUMMARY)
     folder.write_executor(EXECUTOR)
-    folder.write_federation({"clients": ["a"]})
-    folder.append_record({"round": 5, "local": {"accuracy": 0.5}})
+    folder.write_federation({"identity": {"data": "0"}, "clients": [{"id": "a"}]})
     folder.write_clients(5, {"a": {"accuracy": 0.5, "group": "x"}})
     folder.write_client_state("a", tree.pack({"w": torch.ones(3)}))
     whole, rng, path = read_all(folder), random.Random(name), folder.path / name
@@ -372,8 +387,7 @@ def test_mutated_files_are_one_line_or_the_same_content(folder, name):
             changed += read_all(folder) != whole
         except ConcordError as error:
             assert len(str(error).splitlines()) == 1  # noqa: PT017
-    # Records are sealed by checkpoints, and settings by their identity.
-    assert changed == 0 or name in ("records.jsonl", "config.toml")
+    assert changed == 0
     for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
         path.unlink() if not path.is_dir() else path.rmdir()
         make()

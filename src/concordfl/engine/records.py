@@ -71,6 +71,7 @@ class Summary(TypedDict):
     final: dict[str, Any]
     task: TaskFacts
     preprocessing: dict[str, Any]
+    records_sha256: str  # of records.jsonl
 
 
 @with_config(extra="allow")
@@ -200,13 +201,20 @@ class RunFolder:
             file.truncate(seal.length)
 
     def read_records(self) -> list[dict[str, Any]]:
-        if not os.path.lexists(self.records_file):
-            return []
-        lines = read_file(self.records_file).split(b"\n")
+        data = _read_records(self.records_file)
+        self._verify_final_records(data)
+        lines = data.split(b"\n")
         return [self._parse_record(number, line) for number, line in enumerate(lines, 1) if line]
 
+    def _verify_final_records(self, data: bytes) -> None:
+        """A finished run's summary seals its records; before, its checkpoints do."""
+        summary = SUMMARY.read(self.path / "summary.json")
+        if summary is not None and summary["records_sha256"] != hashlib.sha256(data).hexdigest():
+            with damage_in(self.records_file, "put back a copy of it, or begin the run again"):
+                raise FormatError("it must have the sha256 that summary.json names, got another")
+
     def _parse_record(self, number: int, line: bytes) -> dict[str, Any]:
-        advice = "the figures of that round are lost; the others are in the other lines"
+        advice = "put back a copy of the file, or begin the run again"
         with damage_in(f"{self.records_file}, line {number},", advice):
             record = parse_json(line)
             if not isinstance(record, dict):
@@ -258,11 +266,15 @@ class RunFolder:
     # --- results ----------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        SUMMARY.write(self.path / "summary.json", summary)
+        seal = seal_records(self.records_file)
+        SUMMARY.write(self.path / "summary.json", {**summary, "records_sha256": seal.sha256})
 
     def read_summary(self) -> dict[str, Any] | None:
+        """What was given to `write_summary`; None where the run is not finished."""
         summary = SUMMARY.read(self.path / "summary.json")
-        return None if summary is None else {**summary}
+        if summary is None:
+            return None
+        return {key: value for key, value in summary.items() if key != "records_sha256"}
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Tensors by their names as safetensors: what a user deploys."""
@@ -330,19 +342,24 @@ def _encode(config: str) -> bytes:
 
 
 def seal_records(file: Path) -> RecordsSeal:
-    data = read_file(file) if os.path.lexists(file) else b""
+    data = _read_records(file)
     return RecordsSeal(len(data), hashlib.sha256(data).hexdigest())
 
 
 def verify_records(file: Path, seal: RecordsSeal) -> None:
     """Refuse records that are not those that were there when `seal` was made."""
-    data = read_file(file) if os.path.lexists(file) else b""
+    data = _read_records(file)
     if len(data) < seal.length:
         raise CheckpointError(f"{file} must have at least {seal.length} bytes, got {len(data)}")
     if hashlib.sha256(data[: seal.length]).hexdigest() != seal.sha256:
         raise CheckpointError(
             f"{file} must begin with the {seal.length} bytes that were recorded, got edited ones"
         )
+
+
+def _read_records(file: Path) -> bytes:
+    """No file yet is the same as no record yet."""
+    return read_file(file) if os.path.lexists(file) else b""
 
 
 def _seal_state(id: ClientId, state: bytes) -> bytes:

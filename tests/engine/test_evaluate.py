@@ -1,0 +1,129 @@
+"""What is evaluated, of whom, and what of it is recorded where."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import toys
+from concordfl import SettingError
+from concordfl.algorithms import APFL, FedAvg, FedGMM
+from concordfl.data import Arrays, Federation
+from concordfl.engine import evaluate
+from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
+
+
+def test_a_sample_of_clients_is_evaluated_always_the_same():
+    plan = Plan(rounds=3, evaluate_every=1, evaluate_clients=2)
+    made = toys.experiment(FedAvg(), plan=plan)
+    summary = toys.result(made)
+    seen = [{id for id, row in rows.items() if not row["new"]} for rows in made.client_rows.values()]
+    assert [len(ids) for ids in seen] == [2, 2, 2]
+    assert seen[0] == seen[1] == seen[2]
+    assert summary["final"]["local_num_clients"] == 2
+    everybody = toys.experiment(FedAvg(), plan=Plan(rounds=3, evaluate_every=1))
+    assert summary["parameters_sha256"] == toys.result(everybody)["parameters_sha256"]
+    (id, *_) = seen[0]
+    assert toys.rows(made)[id] == toys.rows(everybody)[id]
+
+
+def test_the_sample_is_a_number_or_a_share():
+    assert Plan(evaluate_clients=0.5).evaluation_size(10) == 5
+    assert Plan().evaluation_size(10) == 10
+    with pytest.raises(SettingError, match="evaluate_clients must be <= 10, .* got 11"):
+        Plan(evaluate_clients=11).evaluation_size(10)
+
+
+def test_records_hold_means_and_a_file_holds_clients(tmp_path):
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        made = toys.experiment(APFL(), folder=folder)
+        toys.result(made)
+        records, columns = folder.read_records(), folder.read_clients()
+    assert "client-0" not in json.dumps(records)
+    assert set(columns["round"].tolist()) == {record["round"] for record in records}
+    last = columns["round"] == records[-1]["round"]
+    local = columns["accuracy"][last & ~columns["new"].astype(bool)]
+    assert local.mean() == pytest.approx(records[-1]["local"]["accuracy"])
+    assert len(local) == len(made.federation.participants)
+    assert not np.isnan(columns["share"][last]).any()  # what the method says of a client
+    memory = toys.experiment(APFL())
+    toys.result(memory)
+    row = folder.read_client_rows(records[-1]["round"])["client-1"]
+    assert row["accuracy"] == toys.rows(memory)["client-1"]["accuracy"]
+
+
+def test_clients_without_test_examples_are_left_out_and_counted():
+    rng = np.random.default_rng(0)
+
+    def draw(count):
+        return Arrays(rng.normal(size=(count, 4)).astype(np.float32), rng.integers(2, size=count))
+
+    data = Federation.build(
+        {"a": (draw(8), draw(2), draw(4)), "b": (draw(8), draw(2), draw(0))}, {}, 2
+    )
+    made = toys.experiment(FedAvg(), data)
+    assert toys.result(made)["final"]["local_num_clients"] == 1
+    assert data.without_test() == ("b",)
+
+
+# --- thresholds -----------------------------------------------------------------------------------
+
+
+def histograms(samples):
+    """As clients send them: moments first, then counts within the ranges that follow from them."""
+    replies = {
+        str(number): {"moments": {"log_x": evaluate._moments(part)}}
+        for number, part in enumerate(samples)
+    }
+    ranges = evaluate.likelihood_ranges(replies)
+    low, high = ranges["log_x"]
+    counts = [
+        np.histogram(part.clamp(low, high).numpy(), np.linspace(low, high, evaluate.NUM_BINS + 1))[0]
+        for part in samples
+    ]
+    return {"log_x": torch.from_numpy(np.sum(counts, axis=0))}, ranges
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thresholds_from_histograms_are_the_quantiles(seed):
+    generator = torch.Generator().manual_seed(seed)
+    samples = [
+        -100 + 5 * torch.randn(400, generator=generator, dtype=torch.float64) - 20 * number
+        for number in range(3)
+    ]
+    found = evaluate.thresholds(*histograms(samples))["log_x"]
+    levels = torch.linspace(0, 1, evaluate.NUM_QUANTILES + 1, dtype=torch.float64)
+    everything = torch.cat(samples)
+    exact = torch.quantile(everything, levels)
+    error = (torch.tensor(found, dtype=torch.float64) - exact).abs()
+    # A hundredth of a deviation; where samples are rare, a quantile lies anywhere between two.
+    assert error[5:-5].max() < 0.05 * everything.std()
+    assert found == sorted(found)
+    below = [(everything < value).double().mean().item() for value in found[1:-1]]
+    assert np.allclose(below, levels[1:-1], atol=0.005)
+
+
+def test_thresholds_of_values_that_are_all_alike():
+    found = evaluate.thresholds(*histograms([torch.full((7,), -3.0)]))["log_x"]
+    assert np.allclose(found, -3.0, atol=0.01)
+
+
+def test_no_likelihood_of_an_example_reaches_the_server():
+    made = toys.experiment(FedGMM(embedding="identity"))
+    replies = []
+    perform = made.executor.perform
+
+    def watch(order):
+        outcome = perform(order)
+        replies.append((order.step, outcome))
+        return outcome
+
+    made.executor.perform = watch
+    summary = toys.result(made)
+    assert set(summary["thresholds"]) == {"log_x", "joint"}
+    counted = [outcome for step, outcome in replies if step == "count_likelihoods"]
+    assert len(counted) == 1
+    total = sum(len(made.federation.splits(id).validation) for id in made.roster.participants)
+    assert int(counted[0].value["log_x"].sum()) == total
