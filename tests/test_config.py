@@ -188,7 +188,10 @@ def test_odd_files_are_answered_in_one_line(tmp_path, text):
     assert len(str(error.value)) < 1000
 
 
-@pytest.mark.parametrize("path", [".", "a\0b", "a" * 5000, "/proc/self/mem"], ids=ascii)
+@pytest.mark.parametrize(
+    "path", [".", "a\0b", "a" * 5000, "/proc/self/mem", "/dev/zero"], ids=ascii
+)
 def test_paths_that_are_no_files(path):
-    with pytest.raises(SettingError, match=r"must be a TOML file|the run file must exist"):
+    rules = r"must be a TOML file|the run file must exist|must have at most 10,000,000 bytes"
+    with pytest.raises(SettingError, match=rules):
         read_table(Path(path))

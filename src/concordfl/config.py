@@ -28,6 +28,7 @@ Kind = TypeVar("Kind", bound=Settings)
 SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
+MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
 # ValueErrors, as its own is), tables of too many levels.
@@ -151,7 +152,11 @@ def read_run_folder(folder: Path, *, trust: bool) -> Config:
 
 def read_table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:  # perhaps a device, which never ends
+            raise SettingError(f"{path} must have at most {MAX_FILE_BYTES:,} bytes, got more")
+        return tomllib.loads(text.decode())
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
     except RecursionError:

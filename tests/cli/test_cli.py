@@ -224,7 +224,7 @@ def heed_interrupts():
 
 
 def test_ctrl_c_stops_and_resume_goes_on(folder):
-    expected = concordfl(folder, "run", "run.toml", "--set", "run.rounds=400", "--out", "straight")
+    expected = concordfl(folder, "run", "run.toml", "--set", "run.rounds=200", "--out", "straight")
     assert expected.returncode == 0
     command = [
         sys.executable,
@@ -233,7 +233,7 @@ def test_ctrl_c_stops_and_resume_goes_on(folder):
         "run",
         "run.toml",
         "--set",
-        "run.rounds=400",
+        "run.rounds=200",
         "--set",
         "run.checkpoint_seconds=0",
         "--out",
