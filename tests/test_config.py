@@ -7,7 +7,7 @@ import concordfl as cf
 from concordfl import SettingError
 from concordfl.config import Config, override, read_table
 from concordfl.runner import load_config
-from concordfl.study.compare import cells
+from concordfl.study.cells import cells
 
 EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
 

@@ -169,7 +169,7 @@ def test_a_user_without_a_home(folder, monkeypatch):
     monkeypatch.setattr(Path, "home", no_home)
     for name in ("XDG_CACHE_HOME", "CONCORDFL_DATA"):
         monkeypatch.delenv(name, raising=False)
-    assert dataset.places("mnist") == [Path("/usr/share/datasets/mnist")]
+    assert dataset.data_folders("mnist") == [Path("/usr/share/datasets/mnist")]
     assert concordfl(folder, "data", "list").returncode == 0
     refused = concordfl(folder, "run", "run.toml", "--set", "data={name='tiny-imagenet'}")
     assert refused.returncode == 2

@@ -38,13 +38,13 @@ class FinishedRun:
         folder asks to run: it is refused unless you `trust` the folder.
         """
         run = RunFolder.open(folder)
+        settings = read_run_folder(run.path, trust=trust)
         summary = run.read_summary()
         if summary is None:
             raise CheckpointError(
                 f"the run must be finished, got {folder} without summary.json: `concordfl resume "
                 f"{folder}` first"
             )
-        settings = read_run_folder(run.path, trust=trust)
         recorded = run.read_federation()
         identity = {**recorded["identity"], "config": run.config_digest()} if recorded else None
         progress = checkpoint.load(run.checkpoints, identity=identity).progress
