@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import concordfl as cf
 from concordfl import runner
+from concordfl.engine import choice
 from concordfl.models import make_builder
 
 QUICK = {
@@ -93,7 +94,9 @@ def test_an_algorithm_defined_in_a_script_works_with_processes(tmp_path):
 def choose(**run):
     settings = runner.load_config(QUICK, run=run)
     federation = runner.make_federation(settings)
-    return runner.choose_executor(settings, federation, runner.make_model(settings, federation))
+    model = runner.make_model(settings, federation)
+    setup = runner.make_setup(settings, model, federation.num_classes)
+    return choice.choose(setup, federation, settings.run)
 
 
 def test_the_executor_is_chosen_by_the_work(monkeypatch):
@@ -152,7 +155,7 @@ def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch)
 
     with pytest.raises(KeyboardInterrupt):
         cf.run(QUICK, out=tmp_path / "run", observe=stop)
-    monkeypatch.setattr(runner, "choose_executor", lambda *_: pytest.fail("chosen anew"))
+    monkeypatch.setattr(runner, "choose", lambda *_: pytest.fail("chosen anew"))
     assert cf.resume(tmp_path / "run").summary["executor"] == "serial"
 
 

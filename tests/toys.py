@@ -28,6 +28,7 @@ from concordfl import (
     client_step,
     tree,
 )
+from concordfl.algorithms import ALGORITHMS
 from concordfl.core import Settings
 from concordfl.data import Arrays, Federation
 from concordfl.engine.client_states import DiskStates, MemoryStates
@@ -77,6 +78,16 @@ def image_federation(clients: int = 5, examples: int = 24) -> Federation:
     return Federation.build(
         {f"client-{i}": (draw(examples), draw(4), draw(4)) for i in range(clients)}, {}, 10
     )
+
+
+def all_methods() -> dict[str, Algorithm]:
+    """Every registered method, with a short schedule where the paper's is long for a toy."""
+    short = {"clusters": 2, "encoder_rounds": 3, "head_rounds": 4, "random_inputs": 50}
+    methods = {
+        name: kind(**short) if name.startswith("fedconcat") else kind()
+        for name, kind in ALGORITHMS.items()
+    }
+    return methods | {"cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
 
 
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:

@@ -21,7 +21,6 @@ from concordfl.data import Arrays
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.scoring import Scored, score_examples
 from concordfl.metrics import novelty
-from concordfl.runner import make_federation
 from concordfl.scenarios import SHIFTS
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
@@ -78,7 +77,7 @@ def _out_of_domain(finished: FinishedRun) -> list[Row]:
     """Table 4: the clients' own test images, against the same images at half size, turned by 90
     degrees and mirrored.
     """
-    federation = make_federation(finished.settings)
+    federation = finished.federation()
     tests = [federation.splits(id).test for id in federation.participants]
     familiar = Arrays(
         *(np.concatenate([getattr(test, part).numpy() for test in tests]) for part in ("x", "y"))

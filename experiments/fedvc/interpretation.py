@@ -21,7 +21,6 @@ from concordfl.cli import FreshOption, KeepOption, SetOption, script
 from concordfl.deploy.finished import FinishedRun
 from concordfl.engine.records import RunFolder
 from concordfl.metrics import separation
-from concordfl.runner import make_federation
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 
@@ -88,7 +87,7 @@ def _features(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, n
     """The mean of every participant's features under the global model, and those of some of its
     samples.
     """
-    federation, params = make_federation(finished.settings), finished.progress.server
+    federation, params = finished.federation(), finished.progress.server
     features = {}
     for id in federation.participants:
         client = finished.client(id, federation.splits(id).train)

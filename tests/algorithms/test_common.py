@@ -20,16 +20,7 @@ from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
 
-SHORT = {
-    "clusters": 2,
-    "encoder_rounds": 3,
-    "head_rounds": 4,
-    "random_inputs": 50,
-}  # a paper's schedule is long for a toy
-METHODS: dict[str, Algorithm] = {
-    name: kind(**SHORT) if name.startswith("fedconcat") else kind()
-    for name, kind in ALGORITHMS.items()
-} | {"toy": toys.Toy(), "cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
+METHODS: dict[str, Algorithm] = toys.all_methods() | {"toy": toys.Toy()}
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0, noise_seed=0)
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from concordfl import DataError, Key
 from concordfl.data.own import Folder, Table, read_samples
+from concordfl.data.text import reason
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
 ROWS = np.arange(12.0).reshape(6, 2)
@@ -262,6 +263,14 @@ def test_errors_of_the_file_system_name_the_file(tmp_path, monkeypatch):
             assert message.endswith("Input/output error")
     monkeypatch.setattr("pathlib.Path.iterdir", fail)
     assert refusal(folder, tmp_path).startswith(f"{tmp_path} must be a readable folder: ")
+
+
+def test_reasons_are_one_line_whatever_was_raised():
+    assert reason(KeyError("X")) == "KeyError: 'X'"
+    assert reason(ValueError("first\nsecond")) == "first"
+    assert reason(ValueError("\x1b[31mred")) == repr("\x1b[31mred")
+    assert reason(EOFError()) == "EOFError"
+    assert len(reason(ValueError("x" * 10_000))) == 200
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -307,6 +307,20 @@ def test_heart_disease_from_the_uci_files(home):
         load("heart-disease")
 
 
+def test_a_damaged_data_set_is_one_line(home):
+    (home / "mnist-m").mkdir()
+    for part in ("train", "test"):
+        (home / f"mnist-m/mnist_m_{part}_labels.txt").write_text("0.png seven\n")
+    with pytest.raises(DataError, match="mnist_m_train/0.png must be a file, got nothing"):
+        load("mnist-m")
+    (home / "mnist-m/mnist_m_train_labels.txt").write_text("0.png\n")
+    with pytest.raises(
+        DataError, match="mnist-m must hold the whole data set 'mnist-m': "
+    ) as error:
+        load("mnist-m")
+    assert "\n" not in str(error.value)
+
+
 def test_npz_files_are_checked(home):
     (home / "mnist.npz").write_bytes(b"no")
     with pytest.raises(DataError, match="must be a readable .npz file"):

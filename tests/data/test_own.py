@@ -11,7 +11,7 @@ from concordfl.data.datasets import DATASETS, OWN_DATA
 from concordfl.data.own import Folder, Table
 from concordfl.deploy.newcomer import adapt
 from concordfl.scenarios.partition import Iid, Natural
-from concordfl.study.compare import config_hash
+from concordfl.study.cells import ConfigHasher
 
 CSV = "age,weight,y\n50,70.5,sick\n60,,well\n70,80,well\n"
 
@@ -247,10 +247,10 @@ def test_own_data_come_in_clients_of_their_own(tmp_path):
 def test_edited_data_are_other_data(tmp_path):
     (tmp_path / "a.csv").write_text(CSV)
     settings = {"data": {"folder": str(tmp_path)}}
-    before = config_hash(Config.from_table(settings))
-    assert config_hash(Config.from_table(settings)) == before
+    before = ConfigHasher()(Config.from_table(settings))
+    assert ConfigHasher()(Config.from_table(settings)) == before
     (tmp_path / "a.csv").write_text(CSV.replace("50", "51"))
-    assert config_hash(Config.from_table(settings)) != before
+    assert ConfigHasher()(Config.from_table(settings)) != before
 
 
 def test_newcomers_are_read_as_the_run_read_its_clients(tmp_path):

@@ -29,11 +29,12 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
     result = run(**sections, out=tmp_path / "run")
     loaded = FinishedRun.open(tmp_path / "run")
     federation = make_federation(load_config(sections))
-    reported = result.summary["final"]["clients"]["local"]["accuracy"]
+    reported = result.clients()
     for id in federation.participants:
         splits = federation.splits(id)
-        predicted = loaded.predict(id, splits.train, splits.test)
-        assert score(predicted.numpy(), splits.test.y.numpy()).accuracy == reported[id]
+        predicted = loaded.predictor(id, splits.train, new=False).probabilities(splits.test)
+        accuracy = score(predicted.numpy(), splits.test.y.numpy()).accuracy
+        assert accuracy == reported[id]["accuracy"]
     personal = list((tmp_path / "run/models").glob("clients/*.safetensors"))
     assert bool(personal) == (
         ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem")

@@ -19,7 +19,9 @@ def test_a_sample_of_clients_is_evaluated_always_the_same():
     plan = Plan(rounds=3, evaluate_every=1, evaluate_clients=2)
     made = toys.experiment(FedAvg(), plan=plan)
     summary = toys.result(made)
-    seen = [{id for id, row in rows.items() if not row["new"]} for rows in made.client_rows.values()]
+    seen = [
+        {id for id, row in rows.items() if not row["new"]} for rows in made.client_rows.values()
+    ]
     assert [len(ids) for ids in seen] == [2, 2, 2]
     assert seen[0] == seen[1] == seen[2]
     assert summary["final"]["local_num_clients"] == 2
@@ -80,7 +82,9 @@ def histograms(samples):
     ranges = evaluate.likelihood_ranges(replies)
     low, high = ranges["log_x"]
     counts = [
-        np.histogram(part.clamp(low, high).numpy(), np.linspace(low, high, evaluate.NUM_BINS + 1))[0]
+        np.histogram(part.clamp(low, high).numpy(), np.linspace(low, high, evaluate.NUM_BINS + 1))[
+            0
+        ]
         for part in samples
     ]
     return {"log_x": torch.from_numpy(np.sum(counts, axis=0))}, ranges

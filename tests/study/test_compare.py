@@ -8,9 +8,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from concordfl import SettingError, compare, kept_results
+from concordfl import SettingError
 from concordfl.engine.experiment import ignore
 from concordfl.revision import code_revision
+from concordfl.study import compare, kept_results
 from concordfl.study.cells import ConfigHasher, cells
 
 RUN_FILE = """

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from concordfl import DataError, kept_results
+from concordfl import DataError
 from concordfl.config import read_table
 from concordfl.report import tables
+from concordfl.study import kept_results
 from concordfl.study.cells import ConfigHasher, apply_settings, cells
 
 ROOT = Path(__file__).parents[1]

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from concordfl import DataError, kept_results
+from concordfl import DataError
 from concordfl.config import read_table
+from concordfl.study import kept_results
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 

@@ -18,5 +18,5 @@ def adapt(folder: FolderArgument, data: DataOption, trust: TrustOption = False) 
     say(
         f"{answer['client']}: {', '.join(figures)} on {tested['examples']} examples, after "
         f"adapting to {answer['adapted_on']} others",
-        f"Written to {folder / 'adapted' / answer['client']}.json",
+        f"Written to {newcomer.answer_file(folder, answer['client'])}",
     )

@@ -27,7 +27,11 @@ def listing(names: Iterable[str]) -> str:
 def reason(error: Exception) -> str:
     """What an exception says, in one line."""
     lines = str(error).splitlines()
-    return printable(lines[0]) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # The text of a LookupError is the key alone.
+    kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
+    return kind + printable(lines[0])
 
 
 def _shorten(text: str) -> str:

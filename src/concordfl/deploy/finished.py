@@ -3,6 +3,7 @@ the run is changed.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from ..algorithms import ALGORITHMS
 from ..config import Config, read_run_folder
 from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, tree
 from ..core.settings import received
-from ..data import Preprocessing
+from ..data import Federation, Preprocessing
 from ..data.own import Samples, read_samples
 from ..engine import checkpoint
-from ..engine.checkpoint import Progress
+from ..engine.checkpoint import Progress, check_identity
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
-from ..runner import model_from
+from ..runner import make_federation, model_from
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
@@ -31,6 +32,7 @@ class FinishedRun:
     summary: dict[str, Any]
     progress: Progress
     model: Model
+    identity: Mapping[str, str]  # of its settings and data
 
     @classmethod
     def open(cls, folder: Path, *, trust: bool = False) -> "FinishedRun":
@@ -46,10 +48,12 @@ class FinishedRun:
                 f"{folder}` first"
             )
         recorded = run.read_federation()
-        identity = {**recorded["identity"], "config": run.config_digest()} if recorded else None
+        if recorded is None:
+            raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
+        identity = {**recorded["identity"], "config": run.config_digest()}
         progress = checkpoint.load(run.checkpoints, identity=identity).progress
         model = model_from(settings, *_task_of(summary, folder))
-        return cls(run.path, settings, summary, progress, model)
+        return cls(run.path, settings, summary, progress, model, identity)
 
     @property
     def last_round(self) -> int:
@@ -66,6 +70,12 @@ class FinishedRun:
                 f"{verb} needs a method that {phrase}, got {self.summary['algorithm']!r}: such "
                 f"methods are {', '.join(able)}"
             )
+
+    def federation(self) -> Federation:
+        """The clients of the run, made anew from its data, which must be those that it had."""
+        made = make_federation(self.settings)
+        check_identity(self.path, self.identity, {**self.identity, "data": made.fingerprint()})
+        return made
 
     def client(self, id: str, examples: Examples, *, has_state: bool = False) -> Client:
         """A client at the end of the run."""

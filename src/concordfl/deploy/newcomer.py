@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core import DataError, Key
+from ..core import DataError, Examples, Key
 from ..data import Arrays
+from ..data.own import Samples
 from ..engine.evaluate import none_for_nan
-from ..engine.files import to_json, write_atomically
+from ..engine.files import file_name, make_folder, to_json, write_atomically
+from ..engine.threads import one_thread
 from ..metrics import score
 from .finished import FinishedRun
 
@@ -17,33 +19,43 @@ def adapt(folder: Path, data: Path, *, trust: bool = False) -> dict[str, Any]:
     """Adapt to one half of a client's labelled examples by the method's rule for new clients, and
     test on the other half.
 
-    The answer is written to `adapted/<client>.json` in the run's folder; asked again, it is the
-    same. `trust` is `FinishedRun.open`'s.
+    The answer is written to `answer_file` in the run's folder; asked again, it is the same. `trust`
+    is `FinishedRun.open`'s.
     """
     run = FinishedRun.open(folder, trust=trust)
-    algorithm = run.settings.algorithm
     run.require("accepts_new_clients", "adapt", "has a rule for new clients")
-    own = run.read(data)
-    if own.labels is None and algorithm.classifies:
+    samples = _read(run, data)
+    with one_thread():
+        answer = _answer(run, samples, data)
+    file = answer_file(run.path, samples.client)
+    make_folder(file.parent)
+    write_atomically(file, to_json(answer, indent=2) + "\n")
+    return answer
+
+
+def answer_file(folder: Path, client: str) -> Path:
+    """Where the answer to a client that joined the run in `folder` is written."""
+    return folder / "adapted" / file_name(client, ".json")
+
+
+def _read(run: FinishedRun, data: Path) -> Samples:
+    samples = run.read(data)
+    if samples.labels is None and run.settings.algorithm.classifies:
         raise DataError(f"{data}: a client that joins must have labels, got none")
-    if len(own.x) < 2:
+    if len(samples.x) < 2:
         raise DataError(
             f"{data}: at least two examples are needed, one to adapt to and one to test on, got "
-            f"{len(own.x)}"
+            f"{len(samples.x)}"
         )
-    labels = (
-        np.zeros(len(own.x), np.int64)
-        if own.labels is None
-        else run.preprocessing.number(own.labels, data)
-    )
-    arrays = run.preprocessing.prepare(Arrays(own.x, labels), data)
-    halves = np.array_split(
-        Key(run.settings.run.seed, "adapt", own.client).numpy().permutation(len(arrays.y)), 2
-    )
-    train, test = (run.preprocessing.to_examples(arrays.take(half)) for half in halves)
-    predictor = run.predictor(own.client, train, new=True)
+    return samples
+
+
+def _answer(run: FinishedRun, samples: Samples, data: Path) -> dict[str, Any]:
+    algorithm = run.settings.algorithm
+    train, test = _halves(run, samples, data)
+    predictor = run.predictor(samples.client, train, new=True)
     answer = {
-        "client": own.client,
+        "client": samples.client,
         "algorithm": run.summary["algorithm"],
         "adapted_on": len(train),
         "tested_on": {"examples": len(test)},
@@ -57,7 +69,17 @@ def adapt(folder: Path, data: Path, *, trust: bool = False) -> dict[str, Any]:
             "own_weights": float(predictor.likelihood(test).joint.mean()),
             "all_clients": float(predictor.likelihood_anywhere(test).joint.mean()),
         }
-    out = run.path / "adapted" / f"{own.client}.json"
-    out.parent.mkdir(exist_ok=True)
-    write_atomically(out, to_json(answer, indent=2) + "\n")
     return answer
+
+
+def _halves(run: FinishedRun, samples: Samples, data: Path) -> tuple[Examples, Examples]:
+    """What the client adapts to, and what it is tested on."""
+    labels = np.zeros(len(samples.x), np.int64)
+    if samples.labels is not None:
+        labels = run.preprocessing.number(samples.labels, data)
+    arrays = run.preprocessing.prepare(Arrays(samples.x, labels), data)
+    order = Key(run.settings.run.seed, "adapt", samples.client).numpy().permutation(len(arrays.y))
+    adapt_to, test_on = (
+        run.preprocessing.to_examples(arrays.take(half)) for half in np.array_split(order, 2)
+    )
+    return adapt_to, test_on

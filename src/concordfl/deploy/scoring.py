@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import runner
 from ..core import DataError, Examples, SettingError
 from ..data import Arrays
 from ..engine.evaluate import NUM_QUANTILES
 from ..engine.files import to_json, write_atomically
+from ..engine.threads import one_thread
 from .finished import FinishedRun
 
 FAMILIAR, NOVEL = "familiar", "novel"
@@ -85,6 +85,7 @@ def score_both(
     return (first, second) if alike else both(labels=False)
 
 
+@one_thread()
 def score_examples(
     run: FinishedRun, examples: Examples, labelled: bool, false_alarm: float = 0.05
 ) -> Scored:
@@ -133,7 +134,7 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     """By the highest probability of any class, at any client; needs the run's data, as clients may
     predict with them.
     """
-    federation, rounds = runner.make_federation(run.settings), run.summary["training_rounds"]
+    federation, rounds = run.federation(), run.summary["training_rounds"]
     ids = (
         federation.participants if run.settings.algorithm.personal else federation.participants[:1]
     )
