@@ -370,3 +370,19 @@ def test_padding_and_server_steps_go_together():
         for pad in (False, True)
     ]
     assert tree.equal(*servers)
+
+
+def test_a_round_that_prepares_late_is_not_taken_for_a_method_without_means():
+    """Nobody answers when the encoders are handed out, so the first round of the head does it."""
+    made = toys.experiment(
+        FedConcat(clusters=2, encoder_rounds=2, head_rounds=3),
+        plan=Plan(rounds=1),
+        aggregation=STEPPED,
+    )
+    plan, progress = made.plan, made.start()
+    for turn in made.turns:
+        lost = turn.stage.name == "concatenate"
+        made.plan = replace(plan, dropout=1 - 1e-9) if lost else plan
+        made.play(turn, progress)
+        assert (progress.server["head"] is None) == (turn.stage.name != "head")
+    assert tree.is_finite(progress.server)

@@ -153,10 +153,13 @@ class Federation:
         """
         id = next(name for name in _pooled_names() if name not in self.bounds)
         rounds = sorted({start for phases in self.later.values() for start, _ in phases})
-        size = sum(self.size(id) for id in self.participants)
-        parts = [self.splits(id, round).train for round in (0, *rounds) for id in self.participants]
-        starts = [len(self.y) + size * phase for phase in range(1 + len(rounds))]
-        bounds = [(start, start + size, start + size, start + size) for start in starts]
+        phases = [
+            [self.splits(id, round).train for id in self.participants] for round in (0, *rounds)
+        ]
+        parts = list(itertools.chain.from_iterable(phases))
+        sizes = (sum(len(part) for part in phase) for phase in phases)
+        ends = itertools.accumulate(sizes, initial=len(self.y))
+        bounds = [(start, stop, stop, stop) for start, stop in itertools.pairwise(ends)]
         return replace(
             self,
             x=torch.cat([self.x, *(part.x for part in parts)]),

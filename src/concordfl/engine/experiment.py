@@ -176,7 +176,7 @@ class Experiment:
             self._take_back(progress, published)
         else:
             counts = True
-            self._check_step(turn, cohort.server_step)
+            self._check_step(turn, progress.server, cohort.server_step)
             progress.server, progress.momentum = tree.normal(server), cohort.server_step.memory
             self.executor.commit(turn.round)
         if turn.stage.everyone:
@@ -185,9 +185,13 @@ class Experiment:
             progress.absent = (progress.absent - answered) | newly_absent
         return counts
 
-    def _check_step(self, turn: Turn, server_step: ServerStep) -> None:
-        """An option that would be ignored is refused."""
-        if self.setup.aggregation.steps and not server_step.count and not turn.stage.prepares:
+    def _check_step(self, turn: Turn, before: Tree, server_step: ServerStep) -> None:
+        """An option that would be ignored is refused.
+
+        Not in a round that prepares, be it late because nobody had answered.
+        """
+        prepares = turn.stage.prepares or not self.algorithm.ready(before)
+        if self.setup.aggregation.steps and not server_step.count and not prepares:
             raise SettingError(
                 "aggregation.server_lr and server_momentum need a method that averages models, "
                 f"got {type(self.algorithm).__name__}"
