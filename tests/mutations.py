@@ -26,6 +26,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -420,7 +421,7 @@ def edit_zip(data: bytes, rng: Generator) -> tuple[str, bytes]:
 LINK_TARGETS = ("outside/kept.txt", "outside", "/dev/zero", "/dev/null", "nowhere", "data/a.npz")
 
 
-def replace_file(root: Path, path: Path, rng: Generator) -> str:
+def replace_file(root: Path, path: Path, rng: Generator, *, pipes: bool = True) -> str:
     """Something else in a file's place: nothing, a folder, a pipe, a link, another file."""
     kind = pick(rng, ("nothing", "empty", "folder", "pipe", "link", "other", "copy", "huge"))
     others = [each for each in sorted(path.parent.iterdir()) if each.is_file()]
@@ -440,7 +441,7 @@ def replace_file(root: Path, path: Path, rng: Generator) -> str:
         path.mkdir()
         if rng.integers(2):
             (path / "file").write_text("text")
-    elif kind == "pipe":
+    elif kind == "pipe" and pipes:
         os.mkfifo(path)
     elif kind == "link":
         target = pick(rng, LINK_TARGETS)
@@ -454,7 +455,8 @@ def replace_file(root: Path, path: Path, rng: Generator) -> str:
     return kind
 
 
-EDITORS: dict[str, Callable[[bytes, Generator], tuple[str, bytes]]] = {
+Editor = Callable[[bytes, Generator], tuple[str, bytes]]  # words, and what the file becomes
+EDITORS: dict[str, Editor] = {
     ".toml": edit_toml,
     ".jsonl": edit_lines,
     ".npz": edit_npz,
@@ -463,22 +465,26 @@ EDITORS: dict[str, Callable[[bytes, Generator], tuple[str, bytes]]] = {
 }
 
 
+def damage_content(data: bytes, rng: Generator, editor: Editor | None) -> tuple[str, bytes]:
+    """What a file says, edited; its bytes where that cannot be."""
+    with contextlib.suppress(Exception):  # already damaged, or nothing in it to edit
+        if editor is not None:
+            return editor(data, rng)
+    return damage_bytes(data, rng)
+
+
 def damage_file(root: Path, path: Path, rng: Generator) -> tuple[str, bool]:
     """Damage in words, and whether the file was sealed again so that it looks whole."""
     data, name = path.read_bytes(), path.relative_to(root)
     kind = pick(rng, ("bytes", "content", "content", "file"))
     if kind == "file":
         return f"{name}: {replace_file(root, path, rng)}", False
-    editor, seal = EDITORS.get(path.suffix), False
-    if kind == "content" and path.suffix == ".json":
-        seal = bool(rng.integers(2))
-        words, data = edit_json(data, rng, seal)
-    elif kind == "content" and editor is not None and data:
-        words, data = editor(data, rng)
-    else:
-        words, data = damage_bytes(data, rng)
+    seal = path.suffix == ".json" and bool(rng.integers(2))
+    editors = {**EDITORS, ".json": partial(edit_json, seal=seal)}
+    editor = editors.get(path.suffix) if kind == "content" else None
+    words, data = damage_content(data, rng, editor)
     path.write_bytes(data)
-    return f"{name}: {words}", seal
+    return f"{name}: {words}", seal and "sealed" in words
 
 
 # --- what is damaged ------------------------------------------------------------------------------
@@ -744,12 +750,14 @@ def edit_image(data: bytes, rng: Generator) -> tuple[str, bytes]:
 
 
 OWN_EDITORS = {".csv": edit_csv, ".npz": edit_npz}
-ODD_NAMES = ("ж" * 60, "漢" * 60, "pooled", "server", "[/x]", "a\x1b[31mb", " ", ".hidden", "a\nb",
+ODD_NAMES = ("ж" * 60, "漢" * 60, "pooled", "server", "[red]", "a\x1b[31mb", " ", ".hidden", "a\nb",
              "é", "x" * 200, "samples", "..a", "%2F", "-", "held-out")  # fmt: skip
 
 
 def prepare_data(world: World, folder: Path, rng: Generator) -> Prepared:
     """A user's file is damaged; then it is previewed or run on for a round."""
+    if rng.random() < 0.2:
+        return _prepare_newcomer(world, folder, rng)
     form = pick(rng, OWN_FORMS)
     (folder / "outside").mkdir()
     (folder / "outside/kept.txt").write_text("somebody's\n")
@@ -777,6 +785,24 @@ def prepare_data(world: World, folder: Path, rng: Generator) -> Prepared:
     return Prepared(f"{form} {'; '.join(words)}", ("run", "own.toml", *last))
 
 
+def _prepare_newcomer(world: World, folder: Path, rng: Generator) -> Prepared:
+    """The data of a client that joins a finished run, or is scored by it."""
+    form, method = pick(rng, ("npz", "csv", "images")), pick(rng, METHODS)
+    for name in ("data", "outside"):
+        shutil.copytree(world.path / name, folder / name)
+    shutil.copytree(world.path / f"runs/{method}-finished", folder / "run")
+    source = "images/a" if form == "images" else f"{form}/a.{form}"
+    given = folder / f"new.{form}"
+    if form == "images":
+        shutil.copytree(world.path / "own" / source, given)
+    else:
+        shutil.copyfile(world.path / "own" / source, given)
+    files = [path for path in (given, *sorted(given.rglob("*"))) if path.is_file()]
+    words = _damage_own(folder, pick(rng, files), rng)
+    verb = pick(rng, ("adapt", "score"))
+    return Prepared(f"{method} {words}", (verb, "run", "--data", given.name))
+
+
 def _damage_own(folder: Path, path: Path, rng: Generator) -> str:
     kind = pick(rng, ("bytes", "content", "content", "content", "file", "name"))
     name = str(path.relative_to(folder))
@@ -791,10 +817,8 @@ def _damage_own(folder: Path, path: Path, rng: Generator) -> str:
             renamed.rename(target)
         return f"{name} called {target.name[:30]!r}"
     data = path.read_bytes()
-    if kind == "content":
-        words, changed = OWN_EDITORS.get(path.suffix, edit_image)(data, rng)
-    else:
-        words, changed = damage_bytes(data, rng)
+    editor = OWN_EDITORS.get(path.suffix, edit_image) if kind == "content" else None
+    words, changed = damage_content(data, rng, editor)
     path.write_bytes(changed)
     return f"{name}: {words}"
 
@@ -875,8 +899,12 @@ def prepare_settings(world: World, folder: Path, rng: Generator) -> Prepared:
     if rng.random() < 0.15:
         table |= {"algorithm": METHODS[pick(rng, METHODS)], "training": {"lr": 0.1}}
         data_bytes = tomli_w.dumps(table).encode()
-        words, changed = pick(rng, (edit_toml, damage_bytes))(data_bytes, rng)
-        file.write_bytes(changed)
+        file.write_bytes(data_bytes)
+        if rng.random() < 0.15:
+            words = replace_file(folder, file, rng, pipes=False)  # a shell's <(...) is a pipe
+        else:
+            words, changed = pick(rng, (edit_toml, damage_bytes))(data_bytes, rng)
+            file.write_bytes(changed)
         return Prepared(f"run file: {words}", ("run", "own.toml", *dry))
     file.write_text(tomli_w.dumps(table))
     assignments = [word for _ in range(1 + (rng.random() < 0.2)) for word in assign(rng)]
