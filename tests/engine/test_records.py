@@ -1,10 +1,12 @@
 import hashlib
+import io
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -342,6 +344,18 @@ def test_a_table_that_we_do_not_write_is_one_line(folder, entries):
     (folder.path / "clients").mkdir()
     npz(folder.path / "clients/round-00000005.npz", **entries)
     with pytest.raises(FormatError, match=r"round-00000005.npz(: written by a newer| is damaged)"):
+        folder.read_clients()
+
+
+@pytest.mark.parametrize("name", ["format", "clients", "number:x"])
+def test_a_table_with_an_entry_that_is_no_array_is_one_line(folder, name):
+    (folder.path / "clients").mkdir()
+    with zipfile.ZipFile(folder.path / "clients/round-00000005.npz", "w") as archive:
+        for each, values in {**GOOD, "number:x": np.zeros(1)}.items():
+            entry = io.BytesIO()
+            np.save(entry, values)
+            archive.writestr(f"{each}.npy", b"?" * (each == name) + entry.getvalue())
+    with pytest.raises(FormatError, match=r"round-00000005.npz is damaged or was edited"):
         folder.read_clients()
 
 
