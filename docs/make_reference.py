@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Settings, Training
+from concordfl.core import Aggregation, Settings, Training
 from concordfl.core.optim import SCHEDULES
 from concordfl.core.settings import MAX_COUNT, Seed, to_toml
 from concordfl.data.datasets import DATASETS
@@ -178,7 +178,8 @@ def page() -> str:
         SCHEDULES,
         "kind",
     )
-    parts += ["## [algorithm]\n"]
+    parts += ["## [aggregation]\n", "How clients' replies become the server's next state.\n"]
+    parts += [table(Aggregation), "", "## [algorithm]\n"]
     for name, kind in sorted(ALGORITHMS.items()):
         about = kind.about
         parts.append(

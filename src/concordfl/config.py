@@ -25,6 +25,7 @@ from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
+FORMAT = 1  # of run files
 SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
@@ -64,6 +65,7 @@ class Config:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
         _require_nesting(table)
+        table = _without_format(table)
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
@@ -102,7 +104,8 @@ class Config:
         }
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.to_table())
+        """The complete run file, with the number of its format."""
+        return tomli_w.dumps({"format": FORMAT, **self.to_table()})
 
     def own_code(self) -> dict[str, str]:
         """Settings that name code which is not concordfl's, as `package.module:function`."""
@@ -134,6 +137,14 @@ def own_code(table: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, str) and names_own_code(value):
             named[f"{section}.{key}"] = value
     return named
+
+
+def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run file need not give its format; one that a newer concordfl has written is refused."""
+    number = table.get("format", FORMAT)
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        raise SettingError(f"format must be from 1 to {FORMAT}, got {received(number)}")
+    return {key: value for key, value in table.items() if key != "format"}
 
 
 def read_run_folder(folder: Path, *, trust: bool) -> Config:

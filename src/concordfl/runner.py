@@ -164,7 +164,8 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
     setup = make_setup(settings, model, federation.num_classes)
-    identity = {} if folder is None else _identify(folder, federation)
+    source = settings.to_table()["data"]
+    identity = {} if folder is None else _identify(folder, federation, source)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
     else:
@@ -196,12 +197,14 @@ def _require_figures(settings: Config, federation: Federation) -> None:
         )
 
 
-def _identify(folder: RunFolder, federation: Federation) -> dict[str, str]:
+def _identify(
+    folder: RunFolder, federation: Federation, source: Mapping[str, Any]
+) -> dict[str, str]:
     """What a run must be resumed with; recorded when it begins, with who takes part."""
     identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
     recorded = folder.read_federation()
     if recorded is None:
-        folder.write_federation({"identity": identity, **federation.describe()})
+        folder.write_federation({"identity": identity, "source": source, **federation.describe()})
     else:
         check_identity(folder.path, recorded["identity"], identity)
     return identity

@@ -1,5 +1,9 @@
 """IFCA, CFL, FeSEM and FedSoft: one cluster is FedAvg, planted concepts are found."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -229,3 +233,33 @@ def test_fedsoft_draws_clients_by_their_importance():
             torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6)
             for name in centre
         )
+
+
+def test_cfl_does_not_depend_on_the_number_of_threads(tmp_path):
+    """Lengths of updates are part of the server's state: they may not depend on BLAS."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import toys\n"
+        "from concordfl.algorithms import CFL\n"
+        "from concordfl.engine.plan import Plan\n"
+        "data = toys.federation(clients=4, features=20000)\n"
+        "made = toys.experiment(CFL(), data, plan=Plan(rounds=2), network='linear')\n"
+        "print(*toys.digests(made))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                **dict.fromkeys(
+                    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads
+                ),
+            },
+        ).stdout
+        for threads in ("1", "2")
+    }
+    assert len(found) == 1

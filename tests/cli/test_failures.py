@@ -252,3 +252,24 @@ def children(parent):
     fields = [line.rpartition(")")[2].split() for line in lines]
     ids = [line.partition(" ")[0] for line in lines]
     return [id for id, field in zip(ids, fields, strict=True) if int(field[1]) == parent]
+
+
+def test_what_came_in_the_way_of_the_figures_is_said():
+    from concordfl.cli.results import notes_on
+
+    failure = {"client": "a", "stage": "s", "step": "train", "round": 2, "reason": "failed"}
+    summary = {
+        "missing": {"failed": 1, "dropped out": 3},
+        "failures": [{**failure, "detail": "ValueError: bad luck"}],
+        "clients_without_test": 2,
+        "damaged_checkpoints": ["manifest-00000003.json: it is damaged"],
+    }
+    assert list(notes_on(summary)) == [
+        "Replies that do not count: 3 dropped out, 1 failed",
+        "The first of them: client 'a', step 'train', round 2: ValueError: bad luck",
+        "2 clients have no test examples, and no figures",
+        "A checkpoint was damaged, and the one before it was used: "
+        "manifest-00000003.json: it is damaged",
+    ]
+    nothing = {"missing": {}, "failures": [], "clients_without_test": 0, "damaged_checkpoints": []}
+    assert list(notes_on(nothing)) == []

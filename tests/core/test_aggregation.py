@@ -386,3 +386,23 @@ def test_a_round_that_prepares_late_is_not_taken_for_a_method_without_means():
         made.play(turn, progress)
         assert (progress.server["head"] is None) == (turn.stage.name != "head")
     assert tree.is_finite(progress.server)
+
+
+def test_means_inside_tuples_are_stepped_too():
+    total = ({"w": Averaged({"w": torch.tensor([4.0])}, 2.0)}, [Averaged(torch.tensor([6.0]), 3.0)])
+    first, second = ServerStep(Aggregation(server_lr=0.5), {}, ()).incoming(total, "train")
+    assert first["w"].mean(otherwise={"w": torch.tensor([1.0])})["w"].item() == 1.5
+    assert second[0].mean(otherwise=torch.tensor([0.0])).item() == 1.0
+
+
+@pytest.mark.parametrize("pad", [True, False])
+def test_a_choice_must_be_one_of_those_offered(pad):
+    reply = Chosen({3: Total(torch.ones(1))}, among={0: None, 1: None})
+    with pytest.raises(ValueError, match=r"must choose among \[0, 1\], got \[3\]"):
+        Aggregation(pad_choices=pad).outgoing(reply, "total")
+
+
+def test_who_averages_nothing_refuses_before_the_first_round():
+    for name in ("local", "fedgmm-unsupervised"):
+        with pytest.raises(SettingError, match="need a method that averages models, got"):
+            toys.experiment(toys.all_methods()[name], aggregation=STEPPED)

@@ -1,5 +1,6 @@
 """A run folder may be a stranger's: it runs no code unless it is trusted."""
 
+import hashlib
 import json
 import shutil
 import sys
@@ -10,11 +11,12 @@ import pytest
 import tomli_w
 
 from command import concordfl
-from concordfl import CheckpointError, SettingError, resume, run
+from concordfl import CheckpointError, FormatError, SettingError, resume, run
 from concordfl.config import Config
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.newcomer import adapt
 from concordfl.deploy.scoring import score
+from concordfl.engine.files import canonical_json
 from concordfl.study.cells import cells
 from concordfl.study.compare import compare
 from concordfl.toolbox import embedding
@@ -52,9 +54,13 @@ def change(folder, section, **values):
 
 
 def change_summary(folder, **task):
+    """With a new seal: whoever edits a file can compute its sha256."""
     file = folder / "run/summary.json"
-    summary = json.loads(file.read_text())
-    file.write_text(json.dumps(summary | {"task": summary["task"] | task}))
+    body = json.loads(file.read_text())
+    del body["sha256"]
+    body["task"] |= task
+    seal = hashlib.sha256(canonical_json(body)).hexdigest()
+    file.write_text(json.dumps(body | {"sha256": seal}))
 
 
 COMMANDS = {
@@ -126,7 +132,7 @@ def test_what_is_trusted_runs(tmp_path):
 )
 def test_the_task_of_a_summary_is_checked(folder, task):
     change_summary(folder, **task)
-    with pytest.raises(CheckpointError, match="summary.json must give task.input_shape as 1 to 4"):
+    with pytest.raises((CheckpointError, FormatError), match=rf"summary.json .*{next(iter(task))}"):
         FinishedRun.open(folder / "run")
 
 
@@ -177,14 +183,17 @@ def test_a_comparison_takes_up_only_what_it_asked_for(tmp_path):
         def __exit__(self, *_):
             return None
 
-    first = compare(configs, tmp_path, lambda title: Quiet())
-    assert compare(configs, tmp_path, lambda title: Quiet()) == first
+    first = compare(configs, tmp_path, lambda title: Quiet()).figures
+    assert compare(configs, tmp_path, lambda title: Quiet()).figures == first
     # how it is computed may change, what is computed may not
     faster = cells(table | {"run": {"rounds": 1, "executor": "auto"}}, ["fedavg"], [0])
-    assert compare(faster, tmp_path, lambda title: Quiet()) == first
+    assert compare(faster, tmp_path, lambda title: Quiet()).figures == first
     (folder,) = tmp_path.iterdir()
     text = (folder / "config.toml").read_text()
-    for edited in (text.replace("toy_models:narrow_enough", "subprocess:Popen"), "run = 3"):
+    for edited, message in {
+        text.replace("toy_models:narrow_enough", "subprocess:Popen"): "must hold the run that is",
+        "run = 3": r"\[run\] must be a table, got 3",
+    }.items():
         (folder / "config.toml").write_text(edited)
-        with pytest.raises(SettingError, match="must hold the run that is compared, got one with"):
+        with pytest.raises(SettingError, match=message):
             compare(configs, tmp_path, lambda title: Quiet())

@@ -70,6 +70,14 @@ def test_a_checkpoint_holds_everything(tmp_path):
     assert loaded.problems == ()
 
 
+def test_more_bytes_than_any_setting_may_count(tmp_path):
+    made = progress()
+    made.traffic.add(10**13, 10**12)
+    made.publications.publish("encoders", b"large", 10**10)
+    save(tmp_path, made)
+    assert load(tmp_path).progress.traffic == made.traffic
+
+
 def test_a_checkpoint_without_selection_publication_or_state(tmp_path):
     checkpoint.save(tmp_path, Progress({"w": torch.ones(1)}, round=1), keep=2)
     assert {path.name for path in tmp_path.iterdir()} == {

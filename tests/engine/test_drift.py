@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import toys
-from concordfl import tree
+from concordfl import DataError, tree
 from concordfl.algorithms import Centralized, FedAvg, FedConcat, FedConcatID, FedConceptEM, FedGMM
 from concordfl.core import Key
 from concordfl.core.algorithm import find_step
@@ -260,3 +260,11 @@ def test_pooled_data_hold_all_examples_however_many_there_are():
         train = data.splits(pooled, round).train
         assert torch.equal(train.x, torch.cat([part.x for part in parts]))
         assert torch.equal(train.y, torch.cat([part.y for part in parts]))
+
+
+def test_a_client_must_not_lose_all_its_examples():
+    data = toys.federation(clients=2)
+    splits = [Arrays(part.x.numpy(), part.y.numpy()) for part in data.splits("client-0")]
+    nothing = [Arrays(splits[0].x[:0], splits[0].y[:0]), *splits[1:]]
+    with pytest.raises(DataError, match="'client-0'.* example from training round 3 on, got none"):
+        Federation.build({"client-0": splits}, {}, 3, later={"client-0": [(3, nothing)]})

@@ -309,7 +309,7 @@ def test_an_executor_is_of_use_after_a_step_has_failed(tmp_path):
     with pytest.raises(ClientStepError):
         made.run(made.start())
     made.executor.discard()
-    made.executor.states.load(tmp_path, {})
+    made.executor.states.load(tmp_path, {"segments": [], "clients": {}})
     made.run(made.start())
     digest = made.executor.states_digest()
     made.executor.close()

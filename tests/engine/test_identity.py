@@ -62,7 +62,9 @@ def test_edited_settings_are_refused(begun, checkpointed):
     if not checkpointed:
         shutil.rmtree(begun / "run" / "checkpoint")
     config = begun / "run" / "config.toml"
-    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2").replace("0.05", "0.06"))
+    edited = config.read_text().replace("lr = 0.03", "lr = 0.3")
+    assert edited != config.read_text()
+    config.write_text(edited)
     with pytest.raises(cf.CheckpointError, match=r"config.toml was edited since the run began"):
         cf.resume("run")
 

@@ -39,11 +39,11 @@ if fault == "checkpoint":
     files.os.fsync = fsync
 if fault == "between steps":
     from concordfl.engine.executors import Serial
-    jobs, perform = [], Serial.perform
-    def dying(self, job, states):
-        outcome = perform(self, job, states)
-        jobs.append(job)
-        if len(jobs) >= 12 and job.task.step == "count":
+    orders, perform = [], Serial.perform
+    def dying(self, order):
+        outcome = perform(self, order)
+        orders.append(order)
+        if len(orders) >= 12 and order.step == "count":
             os.kill(os.getpid(), signal.SIGKILL)
         return outcome
     Serial.perform = dying

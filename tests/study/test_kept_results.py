@@ -14,7 +14,7 @@ from concordfl.report import tables
 from concordfl.study import kept_results
 from concordfl.study.cells import ConfigHasher, apply_settings, cells
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUN_FILE = """
 [run]
 rounds = 4

@@ -45,7 +45,7 @@ from .fesem import FeSEM
 from .ifca import IFCA
 
 ENCODERS = "encoders"  # the name under which they are published
-BATCH = 500  # random inputs at a time
+INPUTS_PER_BATCH = 500  # of the random ones
 Clustered = IFCA | FeSEM | FedSoft
 STRATEGIES: dict[str, type[Clustered]] = {"ifca": IFCA, "fesem": FeSEM, "fedsoft": FedSoft}
 
@@ -342,13 +342,13 @@ class FedConcat(Algorithm):
         head.
         """
         wide = {f"head.{name}": value for name, value in server["head"].items()}
-        for place, params in enumerate(server["models"].values()):
+        for number, params in enumerate(server["models"].values()):
             own = {
                 name.removeprefix("encoder."): value
                 for name, value in params.items()
                 if name.startswith("encoder.")
             }
-            prefix = f"encoder.encoders.{place}." if len(server["models"]) > 1 else "encoder."
+            prefix = f"encoder.encoders.{number}." if len(server["models"]) > 1 else "encoder."
             wide |= {f"{prefix}{name}": value for name, value in own.items()}
         return wide
 
@@ -382,7 +382,7 @@ def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:
     """(3): what a model says of inputs that say nothing."""
     parts = [
         task.model.logits(params, part).softmax(-1).cpu().double().sum(0)
-        for part in torch.split(inputs, BATCH)
+        for part in torch.split(inputs, INPUTS_PER_BATCH)
     ]
     return (torch.stack(parts).sum(0) / len(inputs)).numpy()
 

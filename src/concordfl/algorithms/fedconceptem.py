@@ -37,7 +37,7 @@ from ..core import (
 )
 from ..toolbox import mixture
 
-SMALLEST = 1e-8  # of a label table's entries; privacy noise may make a sum negative
+MIN_TABLE_ENTRY = 1e-8  # of a label table; privacy noise may make a sum negative
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def prior_of(client: Client, message: Tree) -> Tensor:
 
 def log_prior(table: Tensor) -> Tensor:
     """log(Y P(y)) of a label table; exactly 0 where it is flat."""
-    positive = table.clamp_min(SMALLEST)
+    positive = table.clamp_min(MIN_TABLE_ENTRY)
     flat = bool((positive == positive[0]).all())
     return torch.zeros_like(table) if flat else (positive / positive.mean()).log()
 

@@ -102,7 +102,7 @@ class FedGMM(GaussianMixture):
         with them.
         """
         density = gaussian.log_density(message["gaussians"], self.embed(client, examples))
-        joint = density[:, :, None] + state["pi"].clamp_min(mixture.FLOOR).log()
+        joint = density[:, :, None] + state["pi"].clamp_min(mixture.MIN_WEIGHT).log()
         weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
         return mixture.predict(client, message["models"], weights[:, None], examples)
 
@@ -114,7 +114,7 @@ class FedGMM(GaussianMixture):
             torch.arange(len(examples)), examples.y
         ]
         log_x = self.log_density(client, pi.sum(1), message, examples)
-        return Likelihood(log_x, labelled.clamp_min(mixture.FLOOR).log())
+        return Likelihood(log_x, labelled.clamp_min(mixture.MIN_WEIGHT).log())
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {
@@ -126,5 +126,5 @@ class FedGMM(GaussianMixture):
 
 def _mean(total: Weighted, before: Params) -> Params:
     """A classifier without mass keeps its parameters, as a Gaussian does."""
-    after: Params = total.mean(otherwise=before) if total.weight > gaussian.NO_MASS else before
+    after: Params = total.mean(otherwise=before) if total.weight > gaussian.MIN_MASS else before
     return after

@@ -37,6 +37,7 @@ class FedGMMUnsupervised(GaussianMixture):
         cost="0",
     )
     classifies: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {"pi": self.equal_weights(), **self.unstarted(task)}

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import About, Batch, Client, NonNegative, Params, Tree, weighted_loss
 from .fedavg import FedAvg
 
-ABSENT = 1e-8  # examples
+MIN_LABEL_COUNT = 1e-8  # of a class that the client does not have
 
 
 @dataclass(frozen=True)
@@ -34,4 +34,4 @@ class FedLC(FedAvg):
 
     def _margins(self, client: Client) -> Tensor:
         """(Y,) τ n_y^(-1/4), with the client's own counts."""
-        return (self.tau * client.label_counts().clamp_min(ABSENT) ** -0.25).float()
+        return (self.tau * client.label_counts().clamp_min(MIN_LABEL_COUNT) ** -0.25).float()

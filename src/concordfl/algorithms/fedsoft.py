@@ -36,7 +36,7 @@ from ..core import (
 )
 from ..toolbox import mixture
 
-SMALLEST = 1e-4  # importance of a cluster to a client
+MIN_IMPORTANCE = 1e-4  # importance of a cluster to a client
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class FedSoft(Algorithm):
             for k, params in server.items()
         }
 
-    def _draw(self, told: Mapping[str, Tensor], key: Key) -> dict[str, list[int]]:
+    def _draw(self, importance: Mapping[str, Tensor], key: Key) -> dict[str, list[int]]:
         """The clusters that draw each client, in proportion to its importance times size."""
-        ids, drawn_by = sorted(told), defaultdict(list)
+        ids, drawn_by = sorted(importance), defaultdict(list)
         for k in range(self.num_models):
-            chances = np.array([float(told[id][k]) for id in ids])
+            chances = np.array([float(importance[id][k]) for id in ids])
             count = min(cast(int, self.drawn), len(ids))
             for id in (
                 key.child(k).numpy().choice(ids, count, replace=False, p=chances / chances.sum())
@@ -137,7 +137,7 @@ class FedSoft(Algorithm):
         """
         best = client.losses_each(centres).argmin(1)
         return (torch.bincount(best, minlength=len(centres)).double() / client.size).clamp_min(
-            SMALLEST
+            MIN_IMPORTANCE
         )
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:

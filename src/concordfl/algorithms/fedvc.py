@@ -37,11 +37,11 @@ from ..core import (
 from ..toolbox import mixture
 
 CONCEPTS = "concepts"
-SMALLEST = 1e-6  # of v, so that no concept is dead for a client for ever
-NO_MASS = 1e-8  # a concept that nobody expresses keeps its place
-SMALL = 0.1  # length of the concepts' entries at the start
-SHOWN = 3  # most typical samples of each concept in a record
-MAPPED = 20  # samples of a client in the map
+MIN_WEIGHT = 1e-6  # of v, so that no concept is dead for a client for ever
+MIN_MASS = 1e-8  # a concept that is expressed less stays where it is
+START_SCALE = 0.1  # deviation of the concepts' entries at the start
+TYPICAL_SAMPLES = 3  # of each concept, in a client's row
+MAPPED_SAMPLES = 20  # samples of a client in the map
 
 
 class WithConcepts(nn.Module):
@@ -54,7 +54,7 @@ class WithConcepts(nn.Module):
         self.projection = nn.Sequential(
             nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions)
         )
-        self.concepts = nn.Parameter(SMALL * torch.randn(count, dimensions))
+        self.concepts = nn.Parameter(START_SCALE * torch.randn(count, dimensions))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.encoder(inputs)))
@@ -91,7 +91,9 @@ class FedVC(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         v = (
-            self._express(client, state["v"], message, client.examples).mean(0).clamp_min(SMALLEST)
+            self._express(client, state["v"], message, client.examples)
+            .mean(0)
+            .clamp_min(MIN_WEIGHT)
         )  # (4)
         if self.concepts == "gradient":
             trained = client.fit(
@@ -154,7 +156,7 @@ class FedVC(Algorithm):
         if self.concepts == "em":  # (10)
             mass = total["sums"]["s"][:, None]
             after[CONCEPTS] = torch.where(
-                mass > NO_MASS, total["sums"]["c"] / mass.clamp_min(NO_MASS), server[CONCEPTS]
+                mass > MIN_MASS, total["sums"]["c"] / mass.clamp_min(MIN_MASS), server[CONCEPTS]
             )
         return after
 
@@ -177,7 +179,7 @@ class FedVC(Algorithm):
         if not client.size:
             return state
         v = self._express(client, state["v"], message, client.examples).mean(0)
-        return {"v": v.clamp_min(SMALLEST)}
+        return {"v": v.clamp_min(MIN_WEIGHT)}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities(message, examples)
@@ -187,9 +189,9 @@ class FedVC(Algorithm):
         samples lie.
         """
         s = self._express(client, state["v"], message, client.examples)
-        typical = s.topk(min(SHOWN, client.size), dim=0)
-        shown = client.random("map").permutation(client.size)[:MAPPED]
-        estimates = s[shown].float() @ message[CONCEPTS]
+        typical = s.topk(min(TYPICAL_SAMPLES, client.size), dim=0)
+        chosen = client.random("map").permutation(client.size)[:MAPPED_SAMPLES]
+        estimates = s[chosen].float() @ message[CONCEPTS]
         return {
             "group": int(state["v"].argmax()),
             "weights": state["v"],
@@ -211,7 +213,7 @@ class FedVC(Algorithm):
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
     """(N, M) s ∝ v exp(-ι ‖z - c‖²), in log space (1)."""
     distances = (z[:, None] - concepts).square().sum(2)
-    return (v.clamp_min(mixture.FLOOR).log().to(z) - similarity * distances).softmax(1)
+    return (v.clamp_min(mixture.MIN_WEIGHT).log().to(z) - similarity * distances).softmax(1)
 
 
 def mapped(points: Tensor, concepts: Tensor) -> Tensor:

@@ -279,4 +279,4 @@ class GaussianMixture(Algorithm):
     def log_density(self, client: Client, pi: Tensor, message: Tree, examples: Examples) -> Tensor:
         """(N,) log p(x) under the mixture with weights π (M1,)."""
         each = gaussian.log_density(message["gaussians"], self.embed(client, examples))
-        return (each + pi.clamp_min(mixture.FLOOR).log()).logsumexp(1)
+        return (each + pi.clamp_min(mixture.MIN_WEIGHT).log()).logsumexp(1)

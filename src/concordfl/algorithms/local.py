@@ -17,6 +17,7 @@ class Local(Algorithm):
     about = About("Local", "-", 0, travels="nothing", private="data, model", cost="1")
     personal: ClassVar[bool] = True
     accepts_new_clients: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {}

@@ -1,9 +1,10 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -31,8 +32,25 @@ def show_run(
     executor = f"{summary['executor']}: {summary['executor_reason']}"
     say(
         f"{down} down, {up} up, {summary['seconds']['total']:.1f} s ({executor})",
+        *notes_on(summary),
         f"Results are in {folder}",
     )
+
+
+def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the figures must know of how they came about."""
+    missing = {reason: count for reason, count in summary["missing"].items() if count}
+    if missing:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
+        yield f"Replies that do not count: {reasons}"
+    if summary["failures"]:
+        first = summary["failures"][0]
+        where = f"client {first['client']!r}, step {first['step']!r}, round {first['round']}"
+        yield f"The first of them: {where}: {first['detail']}"
+    if summary["clients_without_test"]:
+        yield f"{summary['clients_without_test']} clients have no test examples, and no figures"
+    for problem in summary["damaged_checkpoints"]:
+        yield f"A checkpoint was damaged, and the one before it was used: {problem}"
 
 
 @contextmanager

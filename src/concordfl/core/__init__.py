@@ -30,6 +30,7 @@ from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
 from .random import Key
 from .settings import (
+    ByteCount,
     Count,
     CountOrZero,
     Draws,
@@ -54,6 +55,7 @@ __all__ = [
     "Algorithm",
     "Averaged",
     "Batch",
+    "ByteCount",
     "CheckpointError",
     "Chosen",
     "Client",

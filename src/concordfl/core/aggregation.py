@@ -86,8 +86,8 @@ class Aggregation(Settings):
         if isinstance(reply, dict):
             return {k: self._outgoing(part, wanted, f"{path}.{k}") for k, part in reply.items()}
         if isinstance(reply, (list, tuple)):
-            parts = (self._outgoing(part, wanted, f"{path}.{i}") for i, part in enumerate(reply))
-            return type(reply)(*parts) if hasattr(reply, "_fields") else type(reply)(parts)
+            parts = [self._outgoing(part, wanted, f"{path}.{i}") for i, part in enumerate(reply)]
+            return tree.rebuild(reply, parts)
         if wanted == "total" and reply is not None:
             where = f" at {path[1:]!r}" if path else ""
             raise TypeError(
@@ -97,6 +97,9 @@ class Aggregation(Settings):
         return reply
 
     def _padded(self, chosen: Chosen) -> dict[Any, Any]:
+        strangers = [key for key in chosen.replies if key not in chosen.among]
+        if strangers:
+            raise ValueError(f"a client must choose among {list(chosen.among)}, got {strangers}")
         if not self.pad_choices:
             return dict(chosen.replies)
         return {
@@ -127,6 +130,9 @@ class ServerStep:
             return SteppedMean(total, name, self)
         if isinstance(total, dict):
             return {key: self.incoming(part, f"{name}.{key}") for key, part in total.items()}
+        if isinstance(total, (list, tuple)):
+            parts = [self.incoming(part, f"{name}.{i}") for i, part in enumerate(total)]
+            return tree.rebuild(total, parts)
         return total
 
     def step(self, name: str, before: Tree, mean: Tree) -> Tree:

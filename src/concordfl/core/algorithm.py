@@ -16,6 +16,7 @@ from . import tree
 from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
 from .model import Model
+from .random import Key
 from .settings import Settings
 from .tree import Tree
 
@@ -63,6 +64,17 @@ class Task(NamedTuple):
     num_classes: int
     input_shape: tuple[int, ...]
     scale: Scale | None = None  # of images that are standardised
+
+    def random_inputs(self, count: int, key: Key) -> Tensor:
+        """Inputs that say nothing of any class.
+
+        Pixels are uniform, and standardised as the clients' are; rows of features are normal.
+        """
+        shape = (count, *self.input_shape)
+        if len(shape) != 4:
+            return key.normal(shape).float()
+        pixels = key.uniform(shape).float()
+        return pixels if self.scale is None else (pixels - self.scale.mean) / self.scale.deviation
 
 
 class Stage(NamedTuple):
@@ -118,6 +130,7 @@ class Algorithm(Settings, ABC):
     public_state: ClassVar[frozenset[str]] = frozenset()
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     classifies: ClassVar[bool] = True  # whether it predicts labels
+    averages: ClassVar[bool] = True  # whether its rounds average models
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
 

@@ -22,7 +22,7 @@ EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
 
 
 class Batch(NamedTuple):
-    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their places
+    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their indices
     in the data (B,).
     """
 
@@ -300,11 +300,11 @@ class Client:
         if steps is None:
             steps = per_epoch * (self.training.epochs if epochs is None else epochs)
         for step in range(steps if size else 0):
-            epoch, place = divmod(step, per_epoch)
-            if place == 0:
+            epoch, number = divmod(step, per_epoch)
+            if number == 0:
                 order = self._key.child(purpose, epoch).permutation(size)
-            end = (place + 1) * batch_size if place < per_epoch - 1 else size
-            index = order[place * batch_size : end]
+            end = (number + 1) * batch_size if number < per_epoch - 1 else size
+            index = order[number * batch_size : end]
             if self.model.needs_pairs and len(index) == 1:
                 index = index.repeat(2)  # all there is: seen twice
             chosen = None if weight is None else weight.index_select(0, index).to(device)

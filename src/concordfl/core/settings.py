@@ -34,6 +34,7 @@ MAX_WIDTH = 100_000
 MAX_WORKERS = 1000
 Count = Annotated[int, Ge(1), Le(MAX_COUNT)]
 CountOrZero = Annotated[int, Ge(0), Le(MAX_COUNT)]
+ByteCount = Annotated[int, Ge(0)]  # what was sent or written: no setting, so without a bound
 # rounds, epochs, steps: how often something is done
 Repeats = Annotated[int, Ge(1), Le(MAX_REPEATS)]
 RepeatsOrZero = Annotated[int, Ge(0), Le(MAX_REPEATS)]

@@ -59,7 +59,7 @@ def is_leaf(tree: Tree) -> bool:
     return not isinstance(tree, (dict, list, tuple))
 
 
-def _rebuild(like: Tree, children: Iterable[Tree]) -> Tree:
+def rebuild(like: Tree, children: Iterable[Tree]) -> Tree:
     """A list, tuple or NamedTuple of the same type as `like` with other children."""
     return type(like)(*children) if hasattr(like, "_fields") else type(like)(children)
 
@@ -70,7 +70,7 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
         return {key: map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
     if is_leaf(tree):
         return fn(tree, *rest)
-    return _rebuild(tree, (map(fn, *children) for children in zip(tree, *rest, strict=True)))
+    return rebuild(tree, (map(fn, *children) for children in zip(tree, *rest, strict=True)))
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
@@ -103,7 +103,7 @@ def add(left: Tree, right: Tree) -> Tree:
         return None
     if is_leaf(left):
         return left + right
-    return _rebuild(left, (add(a, b) for a, b in zip(left, right, strict=True)))
+    return rebuild(left, (add(a, b) for a, b in zip(left, right, strict=True)))
 
 
 def total(trees: Sequence[Tree]) -> Tree:
@@ -184,7 +184,7 @@ def normal(tree: Tree) -> Tree:
         return {_key(key): normal(value) for key, value in tree.items()}
     if is_leaf(tree):
         return _plain(tree)
-    return _rebuild(tree, [normal(child) for child in tree])
+    return rebuild(tree, [normal(child) for child in tree])
 
 
 def equal(left: Tree, right: Tree) -> bool:

@@ -89,6 +89,13 @@ class Federation:
             id: tuple((start, append(splits)) for start, splits in phases)
             for id, phases in (later or {}).items()
         }
+        for id, phases in drift.items():
+            for start, (first, second, *_) in phases:
+                if first == second and id in participants:
+                    raise DataError(
+                        f"client {quote(id)}: must have at least one training example from "
+                        f"training round {start} on, got none"
+                    )
         joined = Arrays.join(parts)
         _check_values(joined, num_classes, bounds, drift)
         if preprocessing is None:

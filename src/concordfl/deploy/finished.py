@@ -40,13 +40,13 @@ class FinishedRun:
         folder asks to run: it is refused unless you `trust` the folder.
         """
         run = RunFolder.open(folder)
+        settings = read_run_folder(run.path, trust=trust)
         summary = run.read_summary()
         if summary is None:
             raise CheckpointError(
                 f"the run must be finished, got {folder} without summary.json: `concordfl resume "
                 f"{folder}` first"
             )
-        settings = read_run_folder(run.path, trust=trust)
         recorded = run.read_federation()
         if recorded is None:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")

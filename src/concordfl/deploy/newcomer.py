@@ -14,6 +14,8 @@ from ..engine.threads import one_thread
 from ..metrics import score
 from .finished import FinishedRun
 
+FORMAT = 1  # of the answer
+
 
 def adapt(folder: Path, data: Path, *, trust: bool = False) -> dict[str, Any]:
     """Adapt to one half of a client's labelled examples by the method's rule for new clients, and
@@ -55,6 +57,7 @@ def _answer(run: FinishedRun, samples: Samples, data: Path) -> dict[str, Any]:
     train, test = _halves(run, samples, data)
     predictor = run.predictor(samples.client, train, new=True)
     answer = {
+        "format": FORMAT,
         "client": samples.client,
         "algorithm": run.summary["algorithm"],
         "adapted_on": len(train),

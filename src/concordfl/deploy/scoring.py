@@ -24,6 +24,7 @@ from ..engine.threads import one_thread
 from .finished import FinishedRun
 
 FAMILIAR, NOVEL = "familiar", "novel"
+FORMAT = 1  # of scores as JSON
 Scorer = Callable[[Examples], dict[str, Tensor]]
 
 
@@ -163,7 +164,7 @@ def write(scored: Scored, path: Path) -> None:
     rows = _rows(scored)
     if path.suffix.lower() == ".json":
         threshold = {"threshold": scored.threshold, "false_alarm": scored.false_alarm}
-        text = to_json({**threshold, "samples": rows}, indent=1) + "\n"
+        text = to_json({"format": FORMAT, **threshold, "samples": rows}, indent=1) + "\n"
     else:
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")

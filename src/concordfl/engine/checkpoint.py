@@ -21,7 +21,16 @@ from pydantic import InstanceOf, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from ..core import CheckpointError, ClientId, CountOrZero, FormatError, NonNegative, Tree, tree
+from ..core import (
+    ByteCount,
+    CheckpointError,
+    ClientId,
+    CountOrZero,
+    FormatError,
+    NonNegative,
+    Tree,
+    tree,
+)
 from ..core.errors import NewerFormatError
 from .client_states import NO_CLIENTS, SavedClients
 from .files import (
@@ -88,19 +97,19 @@ class SelectedFacts(TypedDict):
 
 
 class PublicationFacts(TypedDict):
-    size: CountOrZero
+    size: ByteCount
     delivered: list[InstanceOf[str]]  # ids, which need not be valid Unicode
 
 
 class TrafficFacts(TypedDict):
-    down: CountOrZero
-    up: CountOrZero
-    evaluation_down: CountOrZero
-    evaluation_up: CountOrZero
+    down: ByteCount
+    up: ByteCount
+    evaluation_down: ByteCount
+    evaluation_up: ByteCount
 
 
 class RecordsFacts(TypedDict):
-    length: CountOrZero
+    length: ByteCount
     sha256: str
 
 

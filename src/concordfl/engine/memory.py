@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-KEEP = 512 * 1024 * 1024
+KEPT_BYTES = 512 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
@@ -19,4 +19,4 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024)  # the largest that glibc takes
-        mallopt(M_TRIM_THRESHOLD, KEEP)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -49,6 +49,7 @@ from .files import (
 
 RECORD_FORMAT = 1
 CLIENT_STATE_FORMAT = 1
+MODEL_FORMAT = 1
 
 
 # --- what the files hold --------------------------------------------------------------------------
@@ -283,7 +284,10 @@ class RunFolder:
         if tensors:
             make_folder(self.path / "models")
             separate = {key: value.contiguous().clone() for key, value in tensors.items()}
-            write_atomically(self.path / "models" / f"{name}.safetensors", save(separate))
+            # Others' loaders look for `format`, which says by which library tensors were saved.
+            metadata = {"format": "pt", "concordfl_format": str(MODEL_FORMAT)}
+            file = self.path / "models" / f"{name}.safetensors"
+            write_atomically(file, save(separate, metadata))
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the

@@ -27,3 +27,8 @@ class Setup:
                 raise SettingError(
                     f"a client step must not have the name of one of the engine's, got {name!r}"
                 )
+        if self.aggregation.steps and not self.algorithm.averages:
+            raise SettingError(
+                "aggregation.server_lr and server_momentum need a method that averages models, "
+                f"got {type(self.algorithm).__name__}"
+            )

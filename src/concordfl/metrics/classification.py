@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SMALLEST = 1e-12  # below which a probability counts as this much in the loss
+MIN_PROBABILITY = 1e-12  # in the loss
 
 
 class Scores(NamedTuple):
@@ -31,7 +31,7 @@ def score(probabilities: NDArray[np.floating], labels: NDArray[np.integer]) -> S
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return Scores(
         accuracy=float((predicted == labels).mean()),
-        loss=float(-np.log(np.maximum(own, SMALLEST)).mean()),
+        loss=float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()),
         auc=weighted_auc(probabilities, labels),
         f1=weighted_f1(predicted, labels),
         examples=len(labels),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.random import Key
 
-MOST = 15  # groups that the elbow is looked for in
+MAX_ELBOW_GROUPS = 15  # among which the elbow is looked for
 
 
 def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
@@ -23,7 +23,7 @@ def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
     return _numbered(_fit(points, count, key)[0])
 
 
-def elbow(points: np.ndarray, key: Key, most: int = MOST) -> int:
+def elbow(points: np.ndarray, key: Key, most: int = MAX_ELBOW_GROUPS) -> int:
     """The number of groups at which the curve of squared distances bends: farthest below the line
     between its ends.
     """

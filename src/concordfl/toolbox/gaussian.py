@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import tree
 
 CovarianceType = Literal["full", "diag", "spherical", "identity"]
-NO_MASS = 1e-8  # examples; a Gaussian that holds less keeps its parameters
+MIN_MASS = 1e-8  # examples; a Gaussian that holds less keeps its parameters
 
 
 @tree.register
@@ -73,7 +73,7 @@ def statistics(
     mass = weight.sum(0)
     away = x - shift
     first = weight.T @ away
-    centres = first / mass.clamp_min(NO_MASS)[:, None] if within else torch.zeros_like(first)
+    centres = first / mass.clamp_min(MIN_MASS)[:, None] if within else torch.zeros_like(first)
     second = torch.stack([_second(away - centres[m], weight[:, m], kind) for m in range(len(mass))])
     return Statistics(mass, first, second)
 
@@ -97,8 +97,8 @@ def m_step(
     """The Gaussians that maximise the likelihood of the examples behind `total`; one without mass
     stays as it was.
     """
-    held = total.mass > NO_MASS
-    mass = total.mass.clamp_min(NO_MASS)
+    held = total.mass > MIN_MASS
+    mass = total.mass.clamp_min(MIN_MASS)
     offset = total.first / mass[:, None]
     means = _where(held, shift + offset, before.means)
     if kind == "identity":

@@ -13,13 +13,13 @@ from torch import Tensor
 from ..core.client import Client, Examples, ModelId
 from ..core.model import Params
 
-FLOOR = 1e-12  # of ω, so that no model is dead for a client for ever
+MIN_WEIGHT = 1e-12  # of ω, so that no model is dead for a client for ever
 Models = Mapping[ModelId, Params]
 
 
 def responsibilities(losses: Tensor, omega: Tensor, log_prior: Tensor | float = 0.0) -> Tensor:
     """(N, K) γ ∝ ω · exp(-loss) / prior, normalised over models, in log space."""
-    return (omega.clamp_min(FLOOR).log() - losses.double() - log_prior).softmax(dim=1)
+    return (omega.clamp_min(MIN_WEIGHT).log() - losses.double() - log_prior).softmax(dim=1)
 
 
 class Settled(NamedTuple):
@@ -49,8 +49,8 @@ def train_each(
     Shuffles do not depend on the model.
     """
     return {
-        model: client.fit(params, weight=gamma[:, place], purpose=purpose, epochs=epochs)
-        for place, (model, params) in enumerate(models.items())
+        model: client.fit(params, weight=gamma[:, index], purpose=purpose, epochs=epochs)
+        for index, (model, params) in enumerate(models.items())
     }
 
 
@@ -64,7 +64,7 @@ def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -
 
 def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, Tensor]:
     """The columns of `values` (…, K) under the models' ids: how they are kept, as K may shrink."""
-    return {model: values[..., place].clone() for place, model in enumerate(models)}
+    return {model: values[..., index].clone() for index, model in enumerate(models)}
 
 
 def columns(models: Mapping[ModelId, object], kept: Mapping[ModelId, Tensor]) -> Tensor:
@@ -75,4 +75,4 @@ def columns(models: Mapping[ModelId, object], kept: Mapping[ModelId, Tensor]) ->
 def renormalised(gamma: Tensor) -> Tensor:
     """γ over fewer models; equal weights where nothing is left."""
     total = gamma.sum(1, keepdim=True)
-    return torch.where(total > FLOOR, gamma / total.clamp_min(FLOOR), 1 / gamma.shape[1])
+    return torch.where(total > MIN_WEIGHT, gamma / total.clamp_min(MIN_WEIGHT), 1 / gamma.shape[1])
