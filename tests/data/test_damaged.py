@@ -121,6 +121,20 @@ def test_arrays_of_types_that_are_no_examples(tmp_path, arrays, message):
     assert message in refusal(folder, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"), [("x", "rows of numbers"), ("y", "one label per example")]
+)
+def test_entries_of_an_archive_that_are_no_arrays(tmp_path, name, rule):
+    """numpy hands an entry that does not begin as an array over as bytes."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for each, values in {"x": ROWS, "y": np.arange(6)}.items():
+            entry = io.BytesIO()
+            np.save(entry, values)
+            begin = b"?" if each == name else b""
+            archive.writestr(f"{each}.npy", begin + entry.getvalue())
+    assert rule in refusal(folder, tmp_path)
+
+
 def test_labels_of_several_types_are_the_same_classes(tmp_path):
     labels = {
         "bools": np.array([False, True] * 3),

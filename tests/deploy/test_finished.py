@@ -2,7 +2,7 @@
 
 import pytest
 
-from concordfl import run
+from concordfl import CheckpointError, resume, run
 from concordfl.algorithms import ALGORITHMS
 from concordfl.deploy.finished import FinishedRun
 from concordfl.metrics import score
@@ -39,3 +39,26 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
     assert bool(personal) == (
         ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem")
     )
+
+
+def test_an_earlier_checkpoint_does_not_stand_in_for_the_last(tmp_path):
+    """It would answer with another round's model."""
+    run(
+        data={"name": "digits", "limit": 100},
+        scenario={"clients": 2},
+        run={"rounds": 2, "checkpoint_seconds": 0.0, "executor": "serial"},
+        out=tmp_path / "run",
+    )
+    assert FinishedRun.open(tmp_path / "run").progress.round == 2
+    (tmp_path / "run/checkpoint/server-00000002.bin").write_bytes(b"")
+    with pytest.raises(
+        CheckpointError, match=r"of its last round, 2, got one of round 1 \(.*00002"
+    ):
+        FinishedRun.open(tmp_path / "run")
+    for newest in (tmp_path / "run/checkpoint").glob("*00000002*"):
+        newest.unlink()
+    with pytest.raises(CheckpointError, match="got one of round 1"):
+        FinishedRun.open(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    resume(tmp_path / "run")
+    assert FinishedRun.open(tmp_path / "run").progress.round == 2

@@ -1,10 +1,12 @@
 import hashlib
+import io
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -13,13 +15,29 @@ import torch
 
 from concordfl import CheckpointError, ConcordError, FormatError
 from concordfl.core import tree
+from concordfl.engine.files import canonical_json
 from concordfl.engine.records import RunFolder, seal_records
 
 ODD_IDS = ["a", "site 3", "a/../b", "", "ж" * 60, "漢" * 300, "caf\udce9", "\ud800", "[red]", "\0"]
 SUMMARY = {
     "algorithm": "fedavg",
     "rounds": 4,
+    "training_rounds": 4,
+    "seed": 0,
     "final": {"round": 4, "local_accuracy": 0.5},
+    "selected": None,
+    "selected_on": "validation",
+    "clusters": None,
+    "server": None,
+    "thresholds": None,
+    "bytes": {"down": 10, "up": 20},
+    "missing": {"failed": 1},
+    "failures": [{"client": "a\udce9", "step": "train", "round": 2, "detail": "bad luck"}],
+    "seconds": {"total": 0.5},
+    "executor": "serial",
+    "executor_reason": "asked for",
+    "clients_without_test": 0,
+    "damaged_checkpoints": [],
     "task": {"input_shape": [1, 8, 8], "num_classes": 10},
     "preprocessing": {"type": "uint8"},
     "versions": {"torch": "2"},
@@ -145,6 +163,33 @@ def test_an_edited_summary_is_noticed_with_advice(folder):
         match=r"summary.json is damaged or was edited .*: remove it and `concordfl resume .*run` w",
     ):
         folder.read_summary()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("missing", None), ("failures", [{}]), ("bytes", {"down": 1}), ("seed", "0"), ("versions", []),
+     ("final", {"round": 1, "local_accuracy": "x"}), ("thresholds", {"log_x": []})],
+)  # fmt: skip
+def test_a_summary_that_its_readers_cannot_use_is_noticed(folder, name, value):
+    """However well it is sealed."""
+    body = {"format": 1, **SUMMARY, "records_sha256": "0" * 64, name: value}
+    seal = hashlib.sha256(canonical_json(body)).hexdigest()
+    (folder.path / "summary.json").write_text(json.dumps({**body, "sha256": seal}))
+    with pytest.raises(FormatError, match=rf"summary.json is damaged or was edited \({name}"):
+        folder.read_summary()
+
+
+def test_equal_models_give_equal_bytes(folder):
+    tensors = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
+    file = folder.path / "models/final.safetensors"
+    folder.write_model("final", tensors)
+    before = file.read_bytes()
+    for _ in range(20):  # safetensors writes metadata in an order that differs from call to call
+        folder.write_model("final", tensors)
+        assert file.read_bytes() == before
+    assert torch.equal(safetensors.torch.load_file(file)["head.weight"], tensors["head.weight"])
+    with safetensors.safe_open(file, "pt") as opened:
+        assert opened.metadata() == {"format": "pt", "concordfl_format": "1"}
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -342,6 +387,18 @@ def test_a_table_that_we_do_not_write_is_one_line(folder, entries):
     (folder.path / "clients").mkdir()
     npz(folder.path / "clients/round-00000005.npz", **entries)
     with pytest.raises(FormatError, match=r"round-00000005.npz(: written by a newer| is damaged)"):
+        folder.read_clients()
+
+
+@pytest.mark.parametrize("name", ["format", "clients", "number:x"])
+def test_a_table_with_an_entry_that_is_no_array_is_one_line(folder, name):
+    (folder.path / "clients").mkdir()
+    with zipfile.ZipFile(folder.path / "clients/round-00000005.npz", "w") as archive:
+        for each, values in {**GOOD, "number:x": np.zeros(1)}.items():
+            entry = io.BytesIO()
+            np.save(entry, values)
+            archive.writestr(f"{each}.npy", b"?" * (each == name) + entry.getvalue())
+    with pytest.raises(FormatError, match=r"round-00000005.npz is damaged or was edited"):
         folder.read_clients()
 
 

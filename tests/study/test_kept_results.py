@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 from pathlib import Path
 
@@ -275,7 +276,19 @@ def test_a_repeated_line_is_refused(run_file):
 
 def test_a_folder_in_the_place_of_the_file_is_refused(run_file):
     kept_results.results_file(run_file).mkdir()
-    with pytest.raises(DataError, match="must be a file of kept results"):
+    with pytest.raises(DataError, match="must be a file, got a folder"):
+        read(run_file)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes and devices")
+def test_what_could_be_read_for_ever_is_refused(run_file):
+    file = kept_results.results_file(run_file)
+    os.mkfifo(file)
+    with pytest.raises(DataError, match="must be a file, got a named pipe"):
+        read(run_file)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="must be a file, got a device"):
         read(run_file)
 
 

@@ -51,7 +51,7 @@ class FinishedRun:
         if recorded is None:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
-        progress = checkpoint.load(run.checkpoints, identity=identity).progress
+        progress = _last_progress(run, summary["rounds"], identity)
         model = model_from(settings, *_task_of(summary, folder))
         return cls(run.path, settings, summary, progress, model, identity)
 
@@ -121,6 +121,19 @@ class FinishedRun:
         )
         self.preprocessing.check_features(samples.features, data)
         return samples
+
+
+def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Progress:
+    """What the run had come to when it ended: an earlier checkpoint would give other answers."""
+    progress, problems = checkpoint.load(run.checkpoints, identity=identity)
+    if progress.round != rounds:
+        damage = "; ".join(problems) or "none of a later one"
+        raise CheckpointError(
+            f"a finished run must hold a checkpoint of its last round, {rounds}, got one of round "
+            f"{progress.round} ({damage}): remove {run.path / 'summary.json'} and `concordfl "
+            f"resume {run.path}` plays the rest again"
+        )
+    return progress
 
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:

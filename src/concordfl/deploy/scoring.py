@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import DataError, Examples, SettingError
+from ..core import CheckpointError, DataError, Examples, SettingError
 from ..data import Arrays
 from ..engine.evaluate import NUM_QUANTILES
 from ..engine.files import to_json, write_atomically
@@ -126,9 +126,12 @@ def _by_likelihood(
             f"the false-alarm rate must be from {finest} to {1 - finest}, as the run keeps it, got "
             f"{false_alarm}"
         )
-    return scorer, None if recorded is None else np.array(
-        recorded["joint" if labelled else "log_x"]
-    )
+    if recorded is None:
+        return scorer, None
+    name = "joint" if labelled else "log_x"
+    if name not in recorded:
+        raise CheckpointError(f"summary.json must give thresholds of {name}, got none")
+    return scorer, np.array(recorded[name])
 
 
 def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:

@@ -50,7 +50,7 @@ def unpack(round: int, data: bytes) -> Columns:
     """The columns of the table of `round`; FormatError where `data` is anything else."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            entries = {name: file[name] for name in file.files}
+            entries = {name: np.asanyarray(file[name]) for name in file.files}
     except Exception as error:  # numpy, zipfile and zlib raise many kinds, and all mean the same
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise FormatError(f"it must be an npz file, got {reason[:200]}") from None

@@ -19,14 +19,24 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Required, Self
 
+from annotated_types import MinLen
 from filelock import FileLock, Timeout
-from pydantic import with_config
+from pydantic import InstanceOf, NonNegativeInt, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from ..core import CheckpointError, ClientId, Count, CountOrZero, FormatError, Tree, tree
+from ..core import (
+    CheckpointError,
+    ClientId,
+    Count,
+    CountOrZero,
+    FormatError,
+    NonNegative,
+    Tree,
+    tree,
+)
 from . import client_table
 from .client_table import ClientRows, Columns
 from .files import (
@@ -64,14 +74,62 @@ class TaskFacts(TypedDict):
 
 
 @with_config(extra="allow")
+class RoundFacts(TypedDict, total=False):
+    """The figures of a round that are shown; a method may lack any of them."""
+
+    round: Required[CountOrZero]
+    local_accuracy: float | None
+    local_worst_tenth: float | None
+    local_auc: float | None
+    local_f1: float | None
+    local_log_likelihood: float | None
+    global_accuracy: float | None
+
+
+@with_config(extra="allow")
+class BytesFacts(TypedDict):
+    down: NonNegativeInt
+    up: NonNegativeInt
+
+
+@with_config(extra="allow")
+class SecondsFacts(TypedDict):
+    total: NonNegative
+
+
+@with_config(extra="allow")
+class FailureFacts(TypedDict):
+    client: InstanceOf[str]  # which need not be valid Unicode
+    step: str
+    round: CountOrZero
+    detail: str
+
+
+@with_config(extra="allow")
 class Summary(TypedDict):
-    """What readers of `summary.json` rely on; it holds much more."""
+    """What readers of `summary.json` rely on; it holds more."""
 
     algorithm: str
     rounds: CountOrZero
-    final: dict[str, Any]
+    training_rounds: CountOrZero
+    seed: int
+    final: RoundFacts
+    selected: RoundFacts | None
+    selected_on: str
+    clusters: dict[str, Any] | None
+    server: dict[str, Any] | None
+    thresholds: dict[str, Annotated[list[float], MinLen(1)]] | None
+    bytes: BytesFacts
+    missing: dict[str, CountOrZero]
+    failures: list[FailureFacts]
+    seconds: SecondsFacts
+    executor: str
+    executor_reason: str
     task: TaskFacts
     preprocessing: dict[str, Any]
+    clients_without_test: CountOrZero
+    damaged_checkpoints: list[str]
+    versions: dict[str, str]
     records_sha256: str  # of records.jsonl
 
 
@@ -285,9 +343,10 @@ class RunFolder:
             make_folder(self.path / "models")
             separate = {key: value.contiguous().clone() for key, value in tensors.items()}
             # Others' loaders look for `format`, which says by which library tensors were saved.
-            metadata = {"format": "pt", "concordfl_format": str(MODEL_FORMAT)}
+            header, data = _split_header(save(separate, {"format": "pt"}))
+            header["__metadata__"]["concordfl_format"] = str(MODEL_FORMAT)
             file = self.path / "models" / f"{name}.safetensors"
-            write_atomically(file, save(separate, metadata))
+            write_atomically(file, _join_header(header, data))
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the
@@ -372,6 +431,11 @@ def _seal_state(id: ClientId, state: bytes) -> bytes:
     # As JSON: metadata must be valid Unicode, an id need not be.
     header["__metadata__"] |= {"format": str(CLIENT_STATE_FORMAT), "client": json.dumps(id)}
     header["__metadata__"]["sha256"] = _state_digest(header, tensors)
+    return _join_header(header, tensors)
+
+
+def _join_header(header: Mapping[str, Any], tensors: bytes) -> bytes:
+    """A safetensors file; safetensors itself would write several metadata in any order."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
     return len(text).to_bytes(8, "little") + text + tensors

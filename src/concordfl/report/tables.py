@@ -36,9 +36,13 @@ def run_table(summary: Summary) -> Table:
     if "local_log_likelihood" in summary["final"]:
         table.add_row(
             "local log-likelihood",
-            *(f"{figures['local_log_likelihood']:.3f}" for figures in chosen.values()),
+            *(_decimal(figures.get("local_log_likelihood")) for figures in chosen.values()),
         )
     return table
+
+
+def _decimal(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.3f}"
 
 
 def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:

@@ -13,6 +13,7 @@ from ..algorithms import ALGORITHMS
 from ..config import Config, name_of, read_table
 from ..core import SettingError
 from ..engine.experiment import ignore
+from ..engine.records import RunFolder
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
 from .kept_results import Figures, KeptResults, Line, figures_of
@@ -95,7 +96,7 @@ def _require_same(settings: Config, folder: Path) -> None:
 
     It would give another result, and might name somebody else's code.
     """
-    found = Config.from_table(read_table(folder / "config.toml"))
+    found = Config.from_table(read_table(RunFolder.open(folder).path / "config.toml"))
     if hashed_settings(found) != hashed_settings(settings):
         raise SettingError(
             f"{folder} must hold the run that is compared, got one with other settings: remove it "

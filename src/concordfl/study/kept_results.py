@@ -21,6 +21,7 @@ from typing_extensions import TypedDict  # pydantic cannot use that of typing be
 from ..config import read_table
 from ..core import ConcordError, DataError
 from ..core.settings import Count, CountOrZero, NonNegative, Probability
+from ..data.files import kind_of, require_file
 from ..engine.files import to_json, write_atomically
 from .cells import ConfigHasher, apply_settings, cells
 
@@ -235,8 +236,11 @@ def keep(run_file: Path, line: Line) -> None:
 
 def _read_lines(file: Path) -> dict[int, Line]:
     """The checked lines by their number, counted from 1."""
+    if kind_of(file) is None:
+        return {}
+    require_file(file)
     try:
-        content = file.read_bytes() if file.exists() else b""
+        content = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file} must be a file of kept results: {error}") from None
     lines: dict[int, Line] = {}

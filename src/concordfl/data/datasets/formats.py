@@ -34,7 +34,8 @@ def read_some_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
         open(path, "rb") as file,
         np.load(file, allow_pickle=False) as arrays,
     ):
-        return {name: arrays[name] for name in names if name in arrays.files}
+        # an entry that does not begin as an array is handed over as bytes
+        return {name: np.asanyarray(arrays[name]) for name in names if name in arrays.files}
 
 
 def images_from_npz(path: Path, num_classes: int = 10) -> Dataset:
