@@ -255,6 +255,13 @@ class GaussianMixture(Algorithm):
     def describe(self, server: Tree) -> dict[str, Any]:
         return {"pi": server["pi"]}
 
+    def deployed(self, server: Tree) -> dict[str, Tensor]:
+        """All tensors; the Gaussians' means are called `gaussians.0`, their covariances
+        `gaussians.1`, and the sum of reports `reports.0`, as in every model that was ever saved.
+        """
+        numbered = {name: server[name] and tuple(server[name]) for name in ("gaussians", "reports")}
+        return super().deployed({**server, **numbered})
+
     # --- the rounds -------------------------------------------------------------------------------
 
     def statistics(self, client: Client, weight: Tensor, *, within: bool) -> Statistics:
