@@ -162,7 +162,7 @@ class FedConcat(Algorithm):
         start = {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
         if self.strategy == "kmeans":
             return start
-        inner = self._inner().init_server(task, seed)
+        inner: Tree = self._inner().init_server(task, seed)
         return {**start, "inner": inner, "models": self._inner().shared_models(inner)}
 
     def init_client(self, client: Client, message: Tree) -> Tree:
@@ -245,7 +245,7 @@ class FedConcat(Algorithm):
         return state, {k: Mean(client.fit(params), client.size, around=params)}
 
     def train_by_strategy(self, server: Tree, cohort: Cohort) -> Tree:
-        inner = self._inner().round(server["inner"], cohort)
+        inner: Tree = self._inner().round(server["inner"], cohort)
         return {**server, "inner": inner, "models": self._inner().shared_models(inner)}
 
     def parts(self) -> Mapping[str, Algorithm]:
