@@ -69,8 +69,8 @@ def test_one_cluster_is_fedavg_to_the_bit(method):
     _, theirs = finished(FedAvg(), data, 4, network="mlp")
     model = {
         "ifca": lambda s: s[0],
-        "cfl": lambda s: s["models"][0],
-        "fesem": lambda s: s["centres"][0],
+        "cfl": lambda s: s.models[0],
+        "fesem": lambda s: s.centres[0],
     }
     assert tree.equal(model[type(method).__name__.lower()](ours.server), theirs.server)
 
@@ -101,26 +101,26 @@ def test_cfl_splits_twice_with_the_right_clients_in_each():
     data = concepts(clients=12, examples=100)
     made, progress = finished(CFL(warm_up=5, stopped=0.5, pulling=0.3), data, 60)
     server = progress.server
-    assert len(server["splits"]) >= 2
+    assert len(server.splits) >= 2
     assert agreement(made) == 1
-    (parent, child, first), (again, _, second) = server["splits"][:2]
+    (parent, child, first), (again, _, second) = server.splits[:2]
     assert (parent, child) == (0, 1)
     assert second > first
     assert again in (0, 1)
-    assert made.records[-1]["server"]["clusters"] == len(server["models"])
+    assert made.records[-1]["server"]["clusters"] == len(server.models)
 
 
 def test_cfl_waits_for_the_warm_up_and_stops_at_the_most():
     data = concepts()
     _, early = finished(CFL(warm_up=30, stopped=5, pulling=0.001), data, 10)
-    assert early.server["splits"] == []
+    assert early.server.splits == []
     _, late = finished(CFL(warm_up=0, stopped=100, pulling=0.001, max_clusters=2), data, 10)
-    assert len(late.server["models"]) == 2
+    assert len(late.server.models) == 2
 
 
 def test_cfl_leaves_pairs_alone():
     _, progress = finished(CFL(warm_up=0, stopped=100, pulling=0.001), concepts(clients=2), 5)
-    assert progress.server["splits"] == []
+    assert progress.server.splits == []
 
 
 def test_an_empty_ifca_cluster_keeps_its_model():
@@ -137,9 +137,7 @@ def test_fesem_assigns_to_the_nearest_centre():
     before = progress.server
     turn = made.turns[-1]
     cohort = made._assemble(turn, progress)
-    messages = {
-        id: {before["members"][id]: before["centres"][before["members"][id]]} for id in cohort.ids
-    }
+    messages = {id: {before.members[id]: before.centres[before.members[id]]} for id in cohort.ids}
     trained = {
         id: reply.mean() for id, reply in cohort.run(made.algorithm.train, each=messages).items()
     }
@@ -148,16 +146,16 @@ def test_fesem_assigns_to_the_nearest_centre():
         flat = torch.cat([value.flatten() for value in params.values()])
         distances = [
             float((flat - torch.cat([value.flatten() for value in centre.values()])).norm())
-            for centre in before["centres"].values()
+            for centre in before.centres.values()
         ]
-        assert after["members"][id] == int(np.argmin(distances))
+        assert after.members[id] == int(np.argmin(distances))
     # One whose trained weights are another cluster's centre moves there, and takes its weights
     # along.
     mover = cohort.ids[0]
-    other = next(k for k in before["centres"] if k != before["members"][mover])
-    planted = {**before, "centres": {**before["centres"], other: trained[mover]}}
+    other = next(k for k in before.centres if k != before.members[mover])
+    planted = before._replace(centres={**before.centres, other: trained[mover]})
     moved = made.algorithm.round(planted, made._assemble(turn, progress))
-    assert moved["members"][mover] == other != before["members"][mover]
+    assert moved.members[mover] == other != before.members[mover]
 
 
 def test_fedsoft_importance_is_the_share_of_examples_that_a_cluster_fits_best():
@@ -170,7 +168,7 @@ def test_fedsoft_importance_is_the_share_of_examples_that_a_cluster_fits_best():
     share = np.bincount(losses.argmin(0).numpy(), minlength=3) / client.size
     assert np.allclose(found.numpy(), np.maximum(share, 1e-4))
     state = toys.state(made, id)
-    assert state["estimated"] == 4  # of rounds 0 to 5: 0, 2 and 4
+    assert state.estimated == 4  # of rounds 0 to 5: 0, 2 and 4
     assert made.records[-1]["local"]["accuracy"] > 0.9
 
 
@@ -189,12 +187,12 @@ def test_fedsoft_pulls_to_the_centres():
     def distance(made):
         state = toys.state(made, "c00")
         start = {k: toys.model_for(FedSoft(), data, "linear").init(0, index=k) for k in range(2)}
-        shares = state["importance"] / state["importance"].sum()
+        shares = state.importance / state.importance.sum()
         middle = {
             name: sum(float(u) * start[k][name] for k, u in enumerate(shares))
-            for name in state["model"]
+            for name in state.model
         }
-        return float(tree.sq_dist(state["model"], middle))
+        return float(tree.sq_dist(state.model, middle))
 
     assert distance(near) < distance(far) / 4
 
@@ -220,14 +218,14 @@ def test_fedsoft_draws_clients_by_their_importance():
     """
     data = concepts(clients=12)
     made, _ = finished(FedSoft(num_models=3, drawn=3), data, 12)
-    told = {id: toys.state(made, id)["importance"] for id in data.participants}
+    told = {id: toys.state(made, id).importance for id in data.participants}
     drawn_by = made.algorithm._draw(told, Key(0))
     assert sorted(k for names in drawn_by.values() for k in names) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert all(told[id][k] > 0.1 for id, names in drawn_by.items() for k in names)
     assert made.records[-1]["local"]["accuracy"] > 0.9
 
     made, everyone = finished(FedSoft(num_models=2, drawn=12), data, 1)
-    models = [toys.state(made, id)["model"] for id in data.participants]
+    models = [toys.state(made, id).model for id in data.participants]
     for centre in everyone.server.values():
         assert all(
             torch.allclose(centre[name], torch.stack([m[name] for m in models]).mean(0), atol=1e-6)

@@ -152,16 +152,22 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     )
 
 
+def entries_of(state: dict | tuple) -> dict:
+    """A state's entries by name; anything that is neither a dict nor a NamedTuple fails here."""
+    return state if isinstance(state, dict) else state._asdict()
+
+
 def test_private_state_is_in_no_reply(watched):
     made, _, seen = watched
     for _, before, after, outcome in seen:
         for id, reply in outcome.value.items():
             kept = before[id] or after[id]
-            state = tree.unpack(kept) if kept else {}
+            entries = entries_of(tree.unpack(kept)) if kept else {}
+            assert made.algorithm.public_state <= set(entries) or not entries
             for private in tensors(
                 {
                     key: value
-                    for key, value in state.items()
+                    for key, value in entries.items()
                     if key not in made.algorithm.public_state
                 }
             ):
@@ -227,6 +233,41 @@ def test_predictions_are_probabilities(watched, method):
         assert torch.allclose(
             probabilities.sum(1), torch.ones(len(splits.test), dtype=probabilities.dtype), atol=1e-5
         )
+
+
+NETWORK = ("encoder.1.weight", "encoder.1.bias", "head.weight", "head.bias")
+GAUSSIANS = ["pi", "gaussians.0", "gaussians.1", "shift", "candidates", "centres", "reports.0"]
+WIDE = [
+    *("head.weight", "head.bias", "encoder.encoders.0.1.weight", "encoder.encoders.0.1.bias"),
+    *("encoder.encoders.1.1.weight", "encoder.encoders.1.1.bias"),
+]
+
+
+def several(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{k}.{name}" for k in range(count) for name in NETWORK]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "apfl": list(NETWORK),
+        "cfl": several("models.", 4),
+        "fedconcat": WIDE,
+        "fedconcat-id": WIDE,
+        "fedconceptem": several("models.", 3)
+        + [f"{table}.{k}" for table in ("log_prior", "totals") for k in range(3)],
+        "fedgmm": several("models.", 3) + GAUSSIANS,
+        "fedgmm-unsupervised": GAUSSIANS,
+        "fedsoft": several("", 3),
+        "fesem": several("centres.", 3),
+    }.items(),
+)
+def test_names_in_the_saved_model(name, expected):
+    """Those who load `models/final.safetensors` rely on them."""
+    made = toys.experiment(METHODS[name], plan=PLAN)
+    saved = METHODS[name].deployed(made.run(made.start()).server)
+    assert list(saved) == expected
+    assert all(isinstance(value, torch.Tensor) for value in saved.values())
 
 
 def test_settings_go_through_toml(method):

@@ -63,7 +63,7 @@ def test_one_cluster_is_fedavg_to_the_bit():
     server = plain.run(plain.start()).server
     for method in (FedConcat, FedConcatID):
         _, progress = play(method(clusters=1, encoder_rounds=5, head_rounds=1), data)
-        assert tree.equal(progress.server["models"][0], server)
+        assert tree.equal(progress.server.models[0], server)
 
 
 @pytest.mark.parametrize("infer", ["labels", "model", "bias"])
@@ -75,8 +75,7 @@ def test_planted_groups_are_found(infer):
     )
     truth = [data.groups[id]["concept"] for id in data.participants]
     assert (
-        adjusted_rand_score(truth, [progress.server["members"][id] for id in data.participants])
-        == 1
+        adjusted_rand_score(truth, [progress.server.members[id] for id in data.participants]) == 1
     )
     assert made.records[-1]["clusters"]["ari"] == 1
     assert made.records[-1]["server"]["cluster_sizes"] == [4, 4, 4]
@@ -84,13 +83,13 @@ def test_planted_groups_are_found(infer):
 
 def test_the_elbow_finds_the_planted_number():
     _, progress = play(FedConcat(clusters="elbow", encoder_rounds=1, head_rounds=1), skewed())
-    assert len(progress.server["models"]) == 3
+    assert len(progress.server.models) == 3
 
 
 def test_balanced_groups():
     data = skewed(clients=11)
     _, progress = play(FedConcat(clusters=2, balanced=True, encoder_rounds=1, head_rounds=1), data)
-    members = list(progress.server["members"].values())
+    members = list(progress.server.members.values())
     assert max(members.count(0), members.count(1)) <= 6
 
 
@@ -244,20 +243,20 @@ def test_the_head_is_softmax_regression_on_the_features():
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     x = method.features(client, client.examples)
-    head = method._first_head(progress.server["models"], made._assemble(made.turns[2], progress))
+    head = method._first_head(progress.server.models, made._assemble(made.turns[2], progress))
     weight, bias = head["weight"], head["bias"]
     for _ in range(2):
         error = F.linear(x, weight, bias).softmax(1) - F.one_hot(client.examples.y, CLASSES)
         weight, bias = weight - 0.1 * error.T @ x / len(x), bias - 0.1 * error.mean(0)
-    assert torch.allclose(progress.server["head"]["weight"], weight, atol=1e-5)
-    assert torch.allclose(progress.server["head"]["bias"], bias, atol=1e-5)
+    assert torch.allclose(progress.server.head["weight"], weight, atol=1e-5)
+    assert torch.allclose(progress.server.head["bias"], bias, atol=1e-5)
 
 
 def test_a_head_from_the_clusters_sums_their_logits():
     data = skewed()
     method = FedConcat(clusters=3, encoder_rounds=3, head_rounds=1, head_init="clusters")
     made, progress = play(method, data)
-    head = method._first_head(progress.server["models"], made._assemble(made.turns[-2], progress))
+    head = method._first_head(progress.server.models, made._assemble(made.turns[-2], progress))
     examples = data.splits("all").test
     client = toys.client(
         examples,
@@ -267,7 +266,7 @@ def test_a_head_from_the_clusters_sums_their_logits():
     ours = F.linear(method.features(client, examples), **head)
     each = [
         made.setup.model.logits(params, examples.inputs())
-        for params in progress.server["models"].values()
+        for params in progress.server.models.values()
     ]
     assert torch.allclose(ours, torch.stack(each).sum(0), atol=1e-4)
 
@@ -288,9 +287,7 @@ def test_an_equal_average_of_heads():
     for how, weights in (("size", sizes), ("equal", dict.fromkeys(sizes, 1))):
         method = FedConcat(clusters=1, encoder_rounds=1, head_rounds=1, head_average=how)
         made, progress = play(method, data)
-        start = method._first_head(
-            progress.server["models"], made._assemble(made.turns[2], progress)
-        )
+        start = method._first_head(progress.server.models, made._assemble(made.turns[2], progress))
         expected = {name: torch.zeros_like(value) for name, value in start.items()}
         for id, weight in weights.items():
             published = {
@@ -310,7 +307,7 @@ def test_an_equal_average_of_heads():
             for name, value in toys.sent(reply).mean().items():
                 expected[name] += value * weight / sum(weights.values())
         for name, value in expected.items():
-            assert torch.allclose(progress.server["head"][name], value, atol=1e-6)
+            assert torch.allclose(progress.server.head[name], value, atol=1e-6)
 
 
 def test_it_beats_fedavg_where_labels_are_skewed():
@@ -407,8 +404,8 @@ def test_encoders_of_other_clusterings(strategy, cohort):
         method._inner(), data, plan=Plan(rounds=rounds, evaluate_every=1000, cohort=cohort)
     )
     alone = plain.run(plain.start())
-    assert tree.equal(progress.server["models"], method._inner().shared_models(alone.server))
-    assert progress.server["head"]["weight"].shape == (CLASSES, 8 * len(progress.server["models"]))
+    assert tree.equal(progress.server.models, method._inner().shared_models(alone.server))
+    assert progress.server.head["weight"].shape == (CLASSES, 8 * len(progress.server.models))
     assert made.records[-1]["global"]["accuracy"] > 1.5 / CLASSES
     with pytest.raises(
         SettingError, match=f"clusters must be a number where strategy is '{strategy}', got 'elbow'"
@@ -423,7 +420,7 @@ def test_a_head_without_bias(head_init):
     )
     made = toys.experiment(method, skewed(), plan=Plan(rounds=1), network="toys:unbiased_net")
     progress = made.run(made.start())
-    assert set(progress.server["head"]) == {"weight"}
+    assert set(progress.server.head) == {"weight"}
     assert {name.split(".")[0] for name in method.deployed(progress.server)} == {"encoder", "head"}
     with pytest.raises(SettingError, match="infer = 'bias' needs a head with a bias"):
         FedConcat(infer="bias").network(toys.unbiased_net((8,), CLASSES), CLASSES)
@@ -474,9 +471,7 @@ def test_a_restart_throws_the_round_that_infers_labels_away():
         stages = {stage.name: stage.rounds for stage in method.stages()}
         assert stages["encoders"] == (3 if restart else 2)
         plain = toys.experiment(FedAvg(), data, plan=Plan(rounds=3, evaluate_every=1000))
-        assert tree.equal(
-            play(method, data)[1].server["models"][0], plain.run(plain.start()).server
-        )
+        assert tree.equal(play(method, data)[1].server.models[0], plain.run(plain.start()).server)
 
 
 def test_a_stage_that_training_builds_on_is_asked_again():
@@ -488,7 +483,7 @@ def test_a_stage_that_training_builds_on_is_asked_again():
         made = toys.experiment(method, skewed(clients=2), plan=plan)
         progress = made.start()
         made.play(made.turns[0], progress)
-        found.append(len(progress.server["members"]))
+        found.append(len(progress.server.members))
     assert min(found) >= 1
     assert len(set(found)) == 2  # some lose one of the two
 

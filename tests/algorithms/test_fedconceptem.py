@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 import toys
 from concordfl import SettingError, Total, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
-from concordfl.algorithms.fedconceptem import log_prior
+from concordfl.algorithms.fedconceptem import AdamMoments, FedConceptEMMessage, log_prior
 from concordfl.core import tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -67,21 +67,21 @@ def visitor(made, id, examples):
 def test_one_model_is_fedavg_to_the_bit(method):
     server = server_of(method)
     assert tree.equal(
-        (server if isinstance(method, FedEM) else server["models"])[0], server_of(FedAvg())
+        (server if isinstance(method, FedEM) else server.models)[0], server_of(FedAvg())
     )
 
 
 @pytest.mark.parametrize("aggregate", ["size", "responsibility"])
 def test_without_the_label_prior_it_is_fedem_to_the_bit(aggregate):
     concept = server_of(FedConceptEM(label_prior=False, aggregate=aggregate))
-    assert tree.equal(concept["models"], server_of(FedEM(aggregate=aggregate)))
+    assert tree.equal(concept.models, server_of(FedEM(aggregate=aggregate)))
 
 
 def test_the_first_round_is_fedems():
     plan = Plan(rounds=1)
-    assert tree.equal(server_of(FedConceptEM(), plan)["models"], server_of(FedEM(), plan))
+    assert tree.equal(server_of(FedConceptEM(), plan).models, server_of(FedEM(), plan))
     assert not tree.equal(
-        server_of(FedConceptEM(), Plan(rounds=2))["models"], server_of(FedEM(), Plan(rounds=2))
+        server_of(FedConceptEM(), Plan(rounds=2)).models, server_of(FedEM(), Plan(rounds=2))
     )
 
 
@@ -140,7 +140,7 @@ def test_against_an_independent_em(with_prior):
     made = toys.experiment(method, data, plan=Plan(rounds=8), training=FULL, network="linear")
     start = {k: made.setup.model.init(0, index=k) for k in range(3)}
     server = made.run(made.start()).server
-    models = server["models"] if with_prior else server
+    models = server.models if with_prior else server
     for k, (weight, bias) in enumerate(numpy_em(data, start, 8, 0.05, with_prior)):
         assert np.allclose(models[k]["head.weight"].numpy(), weight, atol=1e-5)
         assert np.allclose(models[k]["head.bias"].numpy(), bias, atol=1e-5)
@@ -158,19 +158,18 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
         toys.Examples(x, y), model, Training(lr=0.05, batch_size=n), classes=y_count
     )
     models = {i: model.init(seed, index=i) for i in range(k)}
-    message = {
-        "models": models,
-        "log_prior": {i: (y_count * prior[i]).log().double() for i in range(k)},
-    }
+    message = FedConceptEMMessage(
+        models, {i: (y_count * prior[i]).log().double() for i in range(k)}
+    )
     method = FedConceptEM()
     state = method.init_client(client, message)
     objective = []
     for _ in range(25):
         state, reply = method.train(client, state, message)
         models = toys.sent(reply)["models"]
-        omega = torch.stack([state["gamma"][i] for i in range(k)], 1).mean(0)
-        message = {**message, "models": {i: models[i].mean() for i in range(k)}}
-        evidence = (-client.losses_each(message["models"]).double()).exp() / prior[:, y].T.double()
+        omega = torch.stack([state.gamma[i] for i in range(k)], 1).mean(0)
+        message = message._replace(models={i: models[i].mean() for i in range(k)})
+        evidence = (-client.losses_each(message.models).double()).exp() / prior[:, y].T.double()
         objective.append(float((evidence * omega).sum(1).log().mean()))
     assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(objective))
     assert objective[-1] > objective[0]
@@ -253,9 +252,9 @@ def test_concepts_are_found_where_em_follows_labels():
 
 def reports(made, progress):
     """Σ over clients of what each remembers as counted, for the models that are still there."""
-    total = {k: torch.zeros(3, dtype=torch.float64) for k in progress.server["models"]}
+    total = {k: torch.zeros(3, dtype=torch.float64) for k in progress.server.models}
     for id in made.executor.states.ids():
-        counted = toys.state(made, id)["counted"]
+        counted = toys.state(made, id).counted
         total = {k: table + counted[k] for k, table in total.items()}
     return total
 
@@ -281,9 +280,9 @@ def test_totals_are_the_last_counted_reports_of_all_clients(noise, tmp_path):
             made.run(made.restore())
         made = toys.experiment(method, plan=plan, folder=folder)
         progress = made.run(made.restore())
-    assert close(progress.server["totals"], reports(made, progress))
+    assert close(progress.server.totals, reports(made, progress))
     prior = {k: log_prior(table) for k, table in reports(made, progress).items()}
-    assert all(torch.allclose(progress.server["log_prior"][k], prior[k], atol=1e-9) for k in prior)
+    assert all(torch.allclose(progress.server.log_prior[k], prior[k], atol=1e-9) for k in prior)
 
 
 def test_a_refused_reply_is_never_subtracted(monkeypatch):
@@ -300,7 +299,7 @@ def test_a_refused_reply_is_never_subtracted(monkeypatch):
     made = toys.experiment(FedConceptEM(), plan=Plan(rounds=7))
     progress = made.run(made.start())
     assert progress.missing == {"refused": 3}
-    assert close(progress.server["totals"], reports(made, progress))
+    assert close(progress.server.totals, reports(made, progress))
 
 
 def test_the_server_never_holds_a_single_clients_table():
@@ -315,10 +314,10 @@ def test_noise_is_added_before_the_table_leaves():
 
     def table(noise):
         method = FedConceptEM(noise=noise)
-        message = {
-            "models": {k: model.init(0, k) for k in range(3)},
-            "log_prior": {k: torch.zeros(3).double() for k in range(3)},
-        }
+        message = FedConceptEMMessage(
+            models={k: model.init(0, k) for k in range(3)},
+            log_prior={k: torch.zeros(3).double() for k in range(3)},
+        )
         _, reply = method.train(client, method.init_client(client, message), message)
         return torch.stack(list(toys.sent(reply)["change"].values()))
 
@@ -338,43 +337,39 @@ def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
         method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
     )
     progress = made.run(made.start())
-    removed = progress.server["removed"]
+    removed = progress.server.removed
     assert removed
-    assert set(progress.server["models"]) == set(range(6)) - {k for k, _ in removed}
+    assert set(progress.server.models) == set(range(6)) - {k for k, _ in removed}
     assert (
-        set(progress.server["models"])
-        == set(progress.server["log_prior"])
-        == set(progress.server["totals"])
+        set(progress.server.models) == set(progress.server.log_prior) == set(progress.server.totals)
     )
     shares = [record["server"]["shares"] for record in made.records]
     assert all(len(found) == 6 for found in shares[: removed[0][1] + 1])
-    assert set(progress.server["models"]) <= set(progress.server["shares"])
-    total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server["models"]}
+    assert set(progress.server.models) <= set(progress.server.shares)
+    total = {k: torch.zeros(4, dtype=torch.float64) for k in progress.server.models}
     for id in made.executor.states.ids():
-        counted = toys.state(made, id)["counted"]
+        counted = toys.state(made, id).counted
         total = {k: table + counted[k] for k, table in total.items()}
-    assert close(progress.server["totals"], total)
+    assert close(progress.server.totals, total)
     weights = toys.rows(made)["client-00"]["weights"]
     assert sum(weights.values()) == pytest.approx(1)
-    assert set(weights) == {str(k) for k in progress.server["models"]}
+    assert set(weights) == {str(k) for k in progress.server.models}
 
 
 def test_a_client_that_was_away_finds_its_weights_among_what_is_left():
     data = toys.federation(clients=1)
     model = toys.model_for(FedConceptEM(), data, hidden=[8])
     client = toys.client(data.splits("client-0").train, model)
-    six = {
-        "models": {k: model.init(0, k) for k in range(6)},
-        "log_prior": {k: torch.zeros(3).double() for k in range(6)},
-    }
+    six = FedConceptEMMessage(
+        models={k: model.init(0, k) for k in range(6)},
+        log_prior={k: torch.zeros(3).double() for k in range(6)},
+    )
+    two = FedConceptEMMessage(*({k: entry[k] for k in (1, 4)} for entry in six))
     for method in (FedConceptEM(num_models=6), FedConceptEM(num_models=6, adam=True)):
         state, _ = method.train(client, method.init_client(client, six), six)
-        two = {name: {k: six[name][k] for k in (1, 4)} for name in six}
         state, reply = method.train(client, state, two)
-        assert set(state["gamma"]) == set(toys.sent(reply)["change"]) == {1, 4}
-        assert torch.allclose(
-            state["gamma"][1] + state["gamma"][4], torch.ones(client.size).double()
-        )
+        assert set(state.gamma) == set(toys.sent(reply)["change"]) == {1, 4}
+        assert torch.allclose(state.gamma[1] + state.gamma[4], torch.ones(client.size).double())
 
 
 def test_thresholds_that_would_remove_everything_are_refused():
@@ -386,10 +381,10 @@ def test_adam_as_printed():
     """(93)-(98) by hand for one example and two models, over two steps."""
     before, target = torch.tensor([[0.5, 0.5]]).double(), torch.tensor([[0.9, 0.1]]).double()
     method, models = FedConceptEM(num_models=2, adam=True, adam_rate=0.1), {0: None, 1: None}
-    zeros = {
-        "first": {k: torch.zeros(1).double() for k in models},
-        "second": {k: torch.zeros(1).double() for k in models},
-    }
+    zeros = AdamMoments(
+        first={k: torch.zeros(1).double() for k in models},
+        second={k: torch.zeros(1).double() for k in models},
+    )
     gamma, moments = method._accelerate(before, target, models, zeros)
     # g = (-0.4, 0.4); ν/(1-β1) = g; sqrt(a/(1-β2)) = |g|: the step is α times the sign.
     assert gamma[0].tolist() == pytest.approx([0.6, 0.4])
@@ -459,4 +454,4 @@ def test_fine_tuning_is_for_participants_only():
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, message), message, new=True
     )
-    assert tree.equal(state["models"], message["models"])
+    assert tree.equal(state.models, message.models)

@@ -16,6 +16,7 @@ from concordfl import SettingError, run
 from concordfl.algorithms.fedem import FedEM
 from concordfl.algorithms.fedgmm import FedGMM
 from concordfl.algorithms.fedgmm_unsupervised import FedGMMUnsupervised
+from concordfl.algorithms.gaussian_mixture import FedGMMMixture
 from concordfl.core import Training, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -58,7 +59,7 @@ def played(algorithm, data, rounds):
 
 def by_scikit_learn(x, start, kind, regulariser, rounds):
     """The same EM on the pooled examples: weights, means and covariances."""
-    means, covariances = start["gaussians"]
+    means, covariances = start.gaussians
     if kind == "identity":
         return _identity_em(x.astype(np.float64), means.numpy(), rounds)
     precisions = np.linalg.inv(covariances.numpy()) if kind == "full" else 1 / covariances.numpy()
@@ -68,7 +69,7 @@ def by_scikit_learn(x, start, kind, regulariser, rounds):
         reg_covar=regulariser,
         max_iter=rounds,
         tol=0,
-        weights_init=start["pi"].flatten().numpy(),
+        weights_init=start.pi.flatten().numpy(),
         means_init=means.numpy(),
         precisions_init=precisions,
     )
@@ -96,12 +97,10 @@ def test_many_rounds_with_shared_weights_are_em_on_the_pooled_examples(kind, see
         embedding="identity", covariance_type=kind, shared_weights=True, regulariser=1e-3
     )
     start, end, _, _ = played(algorithm, split_up(x, y, sorted(set(cuts))), rounds=8)
-    weights, means, covariances = by_scikit_learn(
-        x, start, kind, 1e-3 * start["variance"], rounds=8
-    )
-    assert np.allclose(end["gaussians"].means, means, atol=1e-6)
-    assert np.allclose(end["gaussians"].covariances, covariances, atol=1e-6)
-    assert np.allclose(end["pi"], weights, atol=1e-6)
+    weights, means, covariances = by_scikit_learn(x, start, kind, 1e-3 * start.variance, rounds=8)
+    assert np.allclose(end.gaussians.means, means, atol=1e-6)
+    assert np.allclose(end.gaussians.covariances, covariances, atol=1e-6)
+    assert np.allclose(end.pi, weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,11 +108,11 @@ def test_one_round_from_equal_weights_is_em_on_the_pooled_examples(kind):
     x, y = pooled(7)
     algorithm = FedGMMUnsupervised(embedding="identity", covariance_type=kind, regulariser=1e-3)
     start, end, made, _ = played(algorithm, split_up(x, y, [10, 100]), rounds=1)
-    _, means, covariances = by_scikit_learn(x, start, kind, 1e-3 * start["variance"], rounds=1)
-    assert np.allclose(end["gaussians"].means, means, atol=1e-6)
-    assert np.allclose(end["gaussians"].covariances, covariances, atol=1e-6)
+    _, means, covariances = by_scikit_learn(x, start, kind, 1e-3 * start.variance, rounds=1)
+    assert np.allclose(end.gaussians.means, means, atol=1e-6)
+    assert np.allclose(end.gaussians.covariances, covariances, atol=1e-6)
     own = [toys.state(made, f"c{i}")["pi"] for i in range(3)]
-    assert torch.allclose(end["pi"], torch.stack(own).mean(0))
+    assert torch.allclose(end.pi, torch.stack(own).mean(0))
 
 
 @pytest.mark.parametrize("kind", ["full", "diag", "spherical", "identity"])
@@ -142,7 +141,7 @@ def _training_likelihood(made, progress, id):
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
     message = made.algorithm.message(progress.server, id)
-    state = toys.state(made, id)
+    state = FedGMMMixture(toys.state(made, id)["pi"])
     return float(made.algorithm.likelihood(client, state, message, client.examples).log_x.sum())
 
 
@@ -159,7 +158,7 @@ def test_with_one_gaussian_it_is_fedem():
     left, right = (made.run(made.start()).server for made in (ours, theirs))
     for k in range(3):
         for name, value in right[k].items():
-            assert torch.allclose(left["models"][k][name], value, atol=1e-5)
+            assert torch.allclose(left.models[k][name], value, atol=1e-5)
     (mine,), (other,) = ours.records, theirs.records
     assert accuracies(ours) == accuracies(theirs)
     assert mine["global"]["loss"] == pytest.approx(other["global"]["loss"], abs=1e-5)
@@ -178,25 +177,20 @@ def test_prediction_is_equation_3():
         made.setup.model,
         published=lambda name: tree.unpack(progress.publications.data[name]),
     )
-    message, state = (
-        made.algorithm.message(progress.server, id),
-        toys.state(made, id),
-    )
+    message = made.algorithm.message(progress.server, id)
+    state = FedGMMMixture(toys.state(made, id)["pi"])
     x = splits.test.x.double()
     densities = torch.stack(
         [
             torch.distributions.MultivariateNormal(mean, covariance).log_prob(x)
-            for mean, covariance in zip(*progress.server["gaussians"], strict=True)
+            for mean, covariance in zip(*progress.server.gaussians, strict=True)
         ]
     ).exp()  # (M1, N)
     classes = torch.stack(
-        [
-            client.probabilities(params, splits.test).double()
-            for params in message["models"].values()
-        ]
+        [client.probabilities(params, splits.test).double() for params in message.models.values()]
     )
-    above = torch.einsum("ab,an,bny->ny", state["pi"], densities, classes)
-    below = torch.einsum("ab,an->n", state["pi"], densities)
+    above = torch.einsum("ab,an,bny->ny", state.pi, densities, classes)
+    below = torch.einsum("ab,an->n", state.pi, densities)
     predicted = made.algorithm.predict(client, state, message, splits.test)
     assert torch.allclose(predicted, above / below[:, None], atol=1e-10)
     likelihood = made.algorithm.likelihood(client, state, message, splits.test)
@@ -236,7 +230,7 @@ def test_federated_principal_components_are_the_pooled_ones():
     axes = tree.unpack(progress.publications.data["embedding"])["frame"].axes.numpy()
     signs = np.sign((axes * theirs.components_.T).sum(0))
     assert np.allclose(axes * signs, theirs.components_.T, atol=1e-5)
-    assert progress.server["gaussians"].means.shape == (3, 5)
+    assert progress.server.gaussians.means.shape == (3, 5)
 
 
 def test_an_encoder_sees_every_example_once(monkeypatch):
@@ -283,11 +277,11 @@ def test_new_clients_learn_their_weights_alone():
     state = made.algorithm.adapt(
         client, made.algorithm.init_client(client, message), message, new=True
     )
-    assert 1 <= state["steps"] <= 200
-    assert float(state["pi"].sum()) == pytest.approx(1)
+    assert 1 <= state.steps <= 200
+    assert float(state.pi.sum()) == pytest.approx(1)
     joint = made.algorithm.likelihood(client, state, message, splits.train).joint.mean()
     equal = made.algorithm.likelihood(
-        client, {"pi": made.algorithm.equal_weights()}, message, splits.train
+        client, FedGMMMixture(made.algorithm.equal_weights()), message, splits.train
     ).joint.mean()
     assert joint > equal
     assert tree.digest(progress.server) == before
@@ -314,9 +308,9 @@ def test_the_covariance_is_exact_unless_asked_for_the_papers():
         for kind in ("exact", "paper")
     )
     x = pooled(5)[0].astype(np.float64)
-    assert np.allclose(exact["gaussians"].covariances[0], np.cov(x.T, ddof=0))
+    assert np.allclose(exact.gaussians.covariances[0], np.cov(x.T, ddof=0))
     own = [np.cov(part.T, ddof=0) * len(part) / len(x) for part in np.split(x, [60, 120])]
-    assert np.allclose(papers["gaussians"].covariances[0], sum(own))
+    assert np.allclose(papers.gaussians.covariances[0], sum(own))
 
 
 def test_partial_participation_uses_the_cohort():
@@ -353,7 +347,7 @@ def test_the_common_weights_are_the_mean_of_all_clients_last_ones():
     progress = made.run(made.start())
     own = [toys.state(made, id)["pi"] for id in made.executor.states.ids()]
     assert len(own) >= 4
-    assert torch.allclose(progress.server["pi"], torch.stack(own).mean(0), atol=1e-12)
+    assert torch.allclose(progress.server.pi, torch.stack(own).mean(0), atol=1e-12)
 
 
 def test_who_misses_the_start_still_trains():
@@ -370,7 +364,7 @@ def test_examples_that_are_all_alike():
         split_up(x, np.zeros(6, dtype=np.int64), [3]),
         rounds=2,
     )
-    assert torch.isfinite(server["gaussians"].covariances).all()
+    assert torch.isfinite(server.gaussians.covariances).all()
 
 
 def test_too_many_features_for_second_moments():

@@ -223,10 +223,10 @@ def test_apfl_by_hand():
         float(((a - b) * grad).sum()) for a, b, grad in zip(v, w, slope, strict=True)
     )
     state = toys.state(made, "client-0")
-    assert torch.allclose(state["own"]["head.weight"], v[0], atol=1e-6)
+    assert torch.allclose(state.own["head.weight"], v[0], atol=1e-6)
     assert torch.allclose(progress.server["head.weight"], w[0], atol=1e-6)
-    assert state["share"] == pytest.approx(share, abs=1e-5)
-    assert toys.rows(made)["client-0"]["share"] == state["share"]
+    assert state.share == pytest.approx(share, abs=1e-5)
+    assert toys.rows(made)["client-0"]["share"] == state.share
 
 
 def test_an_apfl_client_that_uses_nothing_of_its_own_is_fedavgs():

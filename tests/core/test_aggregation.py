@@ -247,8 +247,8 @@ def test_so_do_other_clusterings_of_fedconcat(strategy):
     method = FedConcat(strategy=strategy, clusters=2, encoder_rounds=2, head_rounds=2)
     plain, half = (server_of(method, a) for a in (None, Aggregation(server_lr=0.5)))
     assert tree.is_finite(half)
-    assert not tree.equal(plain["models"], half["models"])
-    assert not tree.equal(plain["head"], half["head"])
+    assert not tree.equal(plain.models, half.models)
+    assert not tree.equal(plain.head, half.head)
 
 
 @pytest.mark.parametrize("name", ["local", "fedgmm-unsupervised"])
@@ -384,7 +384,7 @@ def test_a_round_that_prepares_late_is_not_taken_for_a_method_without_means():
         lost = turn.stage.name == "concatenate"
         made.plan = replace(plan, dropout=1 - 1e-9) if lost else plan
         made.play(turn, progress)
-        assert (progress.server["head"] is None) == (turn.stage.name != "head")
+        assert (progress.server.head == {}) == (turn.stage.name != "head")
     assert tree.is_finite(progress.server)
 
 

@@ -189,7 +189,7 @@ def test_the_server_holds_neither_data_nor_states():
 
 def tables(**plan):
     made = toys.experiment(FedConceptEM(noise=5.0), plan=Plan(rounds=1, **plan))
-    return made.run(made.start()).server["totals"]
+    return made.run(made.start()).server.totals
 
 
 def test_noise_comes_from_a_secret_and_not_from_the_seed():

@@ -9,6 +9,7 @@ import torch
 import toys
 from concordfl import DataError, tree
 from concordfl.algorithms import Centralized, FedAvg, FedConcat, FedConcatID, FedConceptEM, FedGMM
+from concordfl.algorithms.fedconceptem import FedConceptEMMessage
 from concordfl.core import Key
 from concordfl.core.algorithm import find_step
 from concordfl.data import Arrays, Dataset, Federation
@@ -204,15 +205,15 @@ def test_fedconceptem_goes_on_with_weights_of_other_examples(adam, fine_tune, ev
     stale = 0
     for id in made.executor.states.ids():
         state = toys.state(made, id)
-        gamma = torch.stack(list(state["gamma"].values()), dim=1)
+        gamma = torch.stack(list(state.gamma.values()), dim=1)
         assert torch.allclose(gamma.sum(1), torch.ones(len(gamma)).double())
         stale += len(gamma) != len(data.splits(id, CHANGE).train)
         if adam:
-            assert len(state["moments"]["first"][0]) == len(gamma)
+            assert len(state.moments.first[0]) == len(gamma)
         assert sum(toys.rows(made)[id]["weights"].values()) == pytest.approx(1)
     if everyone:
         assert stale == 0
-        counted = sum(float(table.sum()) for table in progress.server["totals"].values())
+        counted = sum(float(table.sum()) for table in progress.server.totals.values())
         assert counted == pytest.approx(AFTER + 9 + 25 + 14)
     else:
         assert stale > 0
@@ -223,23 +224,20 @@ def test_adam_begins_anew_where_the_number_of_examples_has_changed():
     data = drifting()
     method = FedConceptEM(num_models=2, adam=True, adam_rate=0.1)
     model = toys.model_for(method, data)
-    message = {
-        "models": {k: model.init(0, index=k) for k in range(2)},
-        "log_prior": {k: torch.zeros(CLASSES).double() for k in range(2)},
-    }
+    message = FedConceptEMMessage(
+        models={k: model.init(0, index=k) for k in range(2)},
+        log_prior={k: torch.zeros(CLASSES).double() for k in range(2)},
+    )
     old, new = (toys.client(data.splits("client-0", round).train, model) for round in (1, CHANGE))
     state, _ = method.train(old, method.init_client(old, message), message)
-    omega = {k: state["gamma"][k].mean() for k in range(2)}
-    fresh = {
-        "gamma": {k: omega[k].expand(AFTER) for k in range(2)},
-        "counted": state["counted"],
-        "moments": method.init_client(new, message)["moments"],
-    }
-    drifted, expected = (method.train(new, start, message)[0] for start in (state, fresh))
-    assert all(
-        torch.allclose(drifted["gamma"][k], expected["gamma"][k], atol=1e-12) for k in range(2)
+    omega = {k: state.gamma[k].mean() for k in range(2)}
+    fresh = state._replace(
+        gamma={k: omega[k].expand(AFTER) for k in range(2)},
+        moments=method.init_client(new, message).moments,
     )
-    assert len(drifted["gamma"][0]) == AFTER
+    drifted, expected = (method.train(new, start, message)[0] for start in (state, fresh))
+    assert all(torch.allclose(drifted.gamma[k], expected.gamma[k], atol=1e-12) for k in range(2))
+    assert len(drifted.gamma[0]) == AFTER
 
 
 def test_executors_agree_on_drifting_data():

@@ -7,7 +7,7 @@ a round.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -28,6 +28,12 @@ from ..core import (
 )
 
 
+@tree.register
+class APFLClient(NamedTuple):
+    own: Params  # v
+    share: float  # α
+
+
 @dataclass(frozen=True)
 class APFL(Algorithm):
     about = About(
@@ -41,39 +47,34 @@ class APFL(Algorithm):
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)
 
-    def init_client(self, client: Client, message: Params) -> Tree:
-        return {"own": message, "share": self.share}
+    def init_client(self, client: Client, message: Params) -> APFLClient:
+        return APFLClient(own=message, share=self.share)
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
-        share, rate = state["share"], client.training.rate(client.round)
+    def train(self, client: Client, state: APFLClient, message: Params) -> tuple[APFLClient, Tree]:
+        share, rate = state.share, client.training.rate(client.round)
         optimizer = client.training.make_optimizer()
 
         def step(
             carry: tuple[Params, Params, Any, int], batch: Batch
         ) -> tuple[Params, Params, Any, int]:
             w, v, moments, number = carry
-            with (
-                client.random("own").child(number).torch_global()
-            ):  # the shared model's draws stay FedAvg's
+            # The shared model's draws stay FedAvg's.
+            with client.random("own").child(number).torch_global():
                 own_grads = client.grad(client.loss, mixed(v, w, share, client), batch)
             moved = {name: v[name] - rate * share * grad for name, grad in own_grads.items()}
             v = {**v, **moved, **_buffers(client)}
             grads = client.grad(client.loss, w, batch)
             live = [w[name].clone() for name in grads]
             moments = optimizer.update(live, list(grads.values()), moments, rate)
-            return (
-                {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)},
-                v,
-                moments,
-                number + 1,
-            )
+            w = {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)}
+            return w, v, moments, number + 1
 
         start = optimizer.init([message[name] for name in client.model.weight_names])
-        w, own, _, _ = client.fold(step, (message, state["own"], start, 0))
+        w, own, _, _ = client.fold(step, (message, state.own, start, 0))
         if self.adaptive:
             share = min(1.0, max(0.0, share - rate * self._slope(client, own, w, share)))
-        return {"own": own, "share": share}, Mean(w, client.size, around=message)
+        return APFLClient(own, share), Mean(w, client.size, around=message)
 
     def _slope(self, client: Client, own: Params, w: Params, share: float) -> float:
         """⟨v - w, ∇f(v̄)⟩ over one batch."""
@@ -89,11 +90,13 @@ class APFL(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(mixed(state["own"], message, state["share"], client), examples)
+    def predict(
+        self, client: Client, state: APFLClient, message: Params, examples: Examples
+    ) -> Tensor:
+        return client.probabilities(mixed(state.own, message, state.share, client), examples)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {"share": state["share"]}
+    def inspect(self, client: Client, state: APFLClient, message: Params) -> dict[str, Any]:
+        return {"share": state.share}
 
 
 def mixed(own: Params, w: Params, share: float, client: Client) -> Params:

@@ -19,6 +19,7 @@ from ..core import (
     About,
     Algorithm,
     Client,
+    ClientId,
     Cohort,
     CountOrZero,
     Examples,
@@ -32,6 +33,15 @@ from ..core import (
     tree,
 )
 from ..toolbox import clustering
+from ..toolbox.mixture import Models
+
+
+@tree.register
+class CFLServer(NamedTuple):
+    models: dict[int, Params]
+    members: dict[ClientId, int]  # the clusters of those who have been asked
+    splits: list[list[int]]  # [cluster, cluster that was split off, round]
+    lengths: dict[int, list[float]]  # of the last round: mean update, longest update
 
 
 @dataclass(frozen=True)
@@ -44,20 +54,15 @@ class CFL(Algorithm):
     warm_up: CountOrZero = 20  # rounds without splits
     max_clusters: ModelCount | None = None
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        return {"models": {0: task.model.init(seed)}, "members": {}, "splits": [], "lengths": {}}
+    def init_server(self, task: Task, seed: int) -> CFLServer:
+        return CFLServer({0: task.model.init(seed)}, members={}, splits=[], lengths={})
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
+    def round(self, server: CFLServer, cohort: Cohort) -> CFLServer:
         replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
-        here = {
-            id: next(iter(reply)) for id, reply in replies.items()
-        }  # who has trained which model
-        models, members, splits = (
-            dict(server["models"]),
-            {**server["members"], **here},
-            list(server["splits"]),
-        )
-        lengths = dict(server["lengths"])
+        # who has trained which model
+        here: dict[ClientId, int] = {id: next(iter(reply)) for id, reply in replies.items()}
+        models, members = dict(server.models), {**server.members, **here}
+        splits, lengths = list(server.splits), dict(server.lengths)
         for k in sorted(set(here.values())):
             ids = sorted(id for id in here if here[id] == k)
             trained = {id: replies[id][k] for id in ids}
@@ -76,7 +81,7 @@ class CFL(Algorithm):
                 models[number] = _mean([trained[id] for id in chosen], number, before, cohort)
                 members |= dict.fromkeys(chosen, number)
             splits.append([k, new, cohort.round])
-        return {"models": models, "members": members, "splits": splits, "lengths": lengths}
+        return CFLServer(models, members, splits, lengths)
 
     def _splits(self, updates: "Updates", round: int, clusters: int) -> bool:
         """Whether a cluster's mean stands still while its clients do not."""
@@ -85,34 +90,34 @@ class CFL(Algorithm):
         return disagree and round >= self.warm_up and not full and len(updates.each) > 2
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def train(self, client: Client, state: Tree, message: Models) -> tuple[Tree, Tree]:
         k = client.best(message) if len(message) > 1 else next(iter(message))
         return state, {k: Mean(client.fit(message[k]), client.size, around=message[k])}
 
-    def message(self, server: Tree, client_id: str | None) -> Tree:
+    def message(self, server: CFLServer, client_id: ClientId | None) -> dict[int, Params]:
         """A client's own cluster; all of them to one that has none yet, which takes the one that
         fits its data best.
         """
-        k = server["members"].get(client_id)
-        return {k: server["models"][k]} if k is not None else server["models"]
+        k = None if client_id is None else server.members.get(client_id)
+        return server.models if k is None else {k: server.models[k]}
 
-    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+    def adapt(self, client: Client, state: Tree, message: Models, *, new: bool) -> Tree:
         return {"best": client.best(message)}
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+    def predict(self, client: Client, state: Tree, message: Models, examples: Examples) -> Tensor:
         return client.probabilities(message[state["best"]], examples)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+    def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}
 
-    def describe(self, server: Mapping[str, Any]) -> dict[str, Any]:
+    def describe(self, server: CFLServer) -> dict[str, Any]:
         """Also the lengths (mean update, longest update) of every cluster's last round: what ε1 and
         ε2 are compared with.
         """
         return {
-            "clusters": len(server["models"]),
-            "splits": server["splits"],
-            "lengths": server["lengths"],
+            "clusters": len(server.models),
+            "splits": server.splits,
+            "lengths": server.lengths,
         }
 
 

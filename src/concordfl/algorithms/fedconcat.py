@@ -8,7 +8,7 @@ is averaged by size (published code: equally, which `head_average = "equal"` giv
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ..core import (
     Algorithm,
     Batch,
     Client,
+    ClientId,
     Cohort,
     Draws,
     Examples,
@@ -48,6 +49,20 @@ ENCODERS = "encoders"  # the name under which they are published
 INPUTS_PER_BATCH = 500  # of the random ones
 Clustered = IFCA | FeSEM | FedSoft
 STRATEGIES: dict[str, type[Clustered]] = {"ifca": IFCA, "fesem": FeSEM, "fedsoft": FedSoft}
+
+
+@tree.register
+class FedConcatServer(NamedTuple):
+    models: dict[int, Params]  # by group; their encoders are put side by side
+    members: dict[ClientId, int]  # the clients' groups
+    head: Params  # of all encoders; empty until they are side by side
+    inner: Tree  # the state of the method that clusters; empty for k-means
+
+
+@tree.register
+class FedConcatMessage(NamedTuple):
+    head: Params
+    cluster: int | None
 
 
 @dataclass(frozen=True)
@@ -155,44 +170,41 @@ class FedConcat(Algorithm):
             Stage("head", self.train_head, rounds=self.head_rounds),
         )
 
-    def ready(self, server: Tree) -> bool:
-        return server["head"] is not None
+    def ready(self, server: FedConcatServer) -> bool:
+        return bool(server.head)
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        start = {"models": {0: task.model.init(seed)}, "members": {}, "head": None}
+    def init_server(self, task: Task, seed: int) -> FedConcatServer:
+        start = FedConcatServer({0: task.model.init(seed)}, members={}, head={}, inner={})
         if self.strategy == "kmeans":
             return start
-        inner = self._inner().init_server(task, seed)
-        return {**start, "inner": inner, "models": self._inner().shared_models(inner)}
+        inner: Tree = self._inner().init_server(task, seed)
+        return start._replace(models=self._inner().shared_models(inner), inner=inner)
 
     def init_client(self, client: Client, message: Tree) -> Tree:
         return {} if self.strategy == "kmeans" else self._inner().init_client(client, message)
 
     # --- 1: groups of clients with similar labels -------------------------------------------------
 
-    def cluster(self, server: Tree, cohort: Cohort) -> Tree:
-        start = server["models"][0]
+    def cluster(self, server: FedConcatServer, cohort: Cohort) -> FedConcatServer:
+        start = server.models[0]
         if self.infer == "labels":
             shares = cohort.run(self.tell_labels)
             members = self._group({id: shares[id].numpy() for id in shares}, cohort)
-            return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
+            return server._replace(models=dict.fromkeys(_numbers(members), start), members=members)
         replies = cohort.run(self.train, broadcast={0: start})
         trained = {id: replies[id][0] for id in replies}
         members = self._group(self._inferred(trained, start, cohort), cohort)
         if self.restart:
-            return {**server, "models": dict.fromkeys(_numbers(members), start), "members": members}
+            return server._replace(models=dict.fromkeys(_numbers(members), start), members=members)
         groups = {
             k: [trained[id] for id in sorted(trained) if members[id] == k]
             for k in _numbers(members)
         }
-        return {
-            **server,
-            "models": {
-                k: cohort.total(group, f"group-{k}").mean(otherwise=start)
-                for k, group in groups.items()
-            },
-            "members": members,
+        models = {
+            k: cohort.total(group, f"group-{k}").mean(otherwise=start)
+            for k, group in groups.items()
         }
+        return server._replace(models=models, members=members)
 
     @client_step
     def tell_labels(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -204,8 +216,8 @@ class FedConcat(Algorithm):
         return state, shares
 
     def _inferred(
-        self, trained: dict[str, Any], start: Params, cohort: Cohort
-    ) -> dict[str, np.ndarray]:
+        self, trained: dict[ClientId, Any], start: Params, cohort: Cohort
+    ) -> dict[ClientId, np.ndarray]:
         if self.infer == "model":
             inputs = _random_inputs(cohort, self.random_inputs)
             return {
@@ -217,7 +229,7 @@ class FedConcat(Algorithm):
             for id, reply in trained.items()
         }
 
-    def _group(self, shares: dict[str, np.ndarray], cohort: Cohort) -> dict[str, int]:
+    def _group(self, shares: dict[ClientId, np.ndarray], cohort: Cohort) -> dict[ClientId, int]:
         ids, key = sorted(shares), cohort.random("clusters")
         points = np.stack([shares[id] for id in ids])
         count = clustering.elbow(points, key) if self.clusters == "elbow" else self.clusters
@@ -226,27 +238,26 @@ class FedConcat(Algorithm):
 
     # --- 2: FedAvg inside each group --------------------------------------------------------------
 
-    def train_encoders(self, server: Tree, cohort: Cohort) -> Tree:
-        models, members = server["models"], server["members"]
+    def train_encoders(self, server: FedConcatServer, cohort: Cohort) -> FedConcatServer:
+        models, members = server.models, server.members
         total = cohort.sum(
             self.train,
             each={id: {members[id]: models[members[id]]} for id in cohort.ids if id in members},
         )
-        return {
-            **server,
-            "models": {
+        return server._replace(
+            models={
                 k: total[k].mean(otherwise=models[k]) if k in total else models[k] for k in models
-            },
-        }
+            }
+        )
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         ((k, params),) = message.items()
         return state, {k: Mean(client.fit(params), client.size, around=params)}
 
-    def train_by_strategy(self, server: Tree, cohort: Cohort) -> Tree:
-        inner = self._inner().round(server["inner"], cohort)
-        return {**server, "inner": inner, "models": self._inner().shared_models(inner)}
+    def train_by_strategy(self, server: FedConcatServer, cohort: Cohort) -> FedConcatServer:
+        inner: Tree = self._inner().round(server.inner, cohort)
+        return server._replace(models=self._inner().shared_models(inner), inner=inner)
 
     def parts(self) -> Mapping[str, Algorithm]:
         return {} if self.strategy == "kmeans" else {self.strategy: self._inner()}
@@ -257,14 +268,14 @@ class FedConcat(Algorithm):
 
     # --- 3: the encoders side by side, for good ---------------------------------------------------
 
-    def concatenate(self, server: Tree, cohort: Cohort) -> Tree:
+    def concatenate(self, server: FedConcatServer, cohort: Cohort) -> FedConcatServer:
         model = cohort.task.model
         cohort.publish(
             ENCODERS,
-            {k: tree.subset(params, model.encoder_names) for k, params in server["models"].items()},
+            {k: tree.subset(params, model.encoder_names) for k, params in server.models.items()},
         )
         cohort.sum(self.compute_features)
-        return {**server, "head": self._first_head(server["models"], cohort)}
+        return server._replace(head=self._first_head(server.models, cohort))
 
     @client_step
     def compute_features(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -285,7 +296,7 @@ class FedConcat(Algorithm):
         )
         return found
 
-    def _first_head(self, models: Tree, cohort: Cohort) -> Params:
+    def _first_head(self, models: Mapping[int, Params], cohort: Cohort) -> Params:
         """`weight`, and `bias` where the network's head has one."""
         heads = [_head_of(params, cohort) for params in models.values()]
         if self.head_init == "clusters":  # the sum of the groups' logits
@@ -302,13 +313,11 @@ class FedConcat(Algorithm):
 
     # --- 4: one head for all ----------------------------------------------------------------------
 
-    def train_head(self, server: Tree, cohort: Cohort) -> Tree:
-        if server["head"] is None:  # nobody answered when the encoders were handed out
+    def train_head(self, server: FedConcatServer, cohort: Cohort) -> FedConcatServer:
+        if not server.head:  # nobody answered when the encoders were handed out
             return self.concatenate(server, cohort)
-        head = cohort.sum(self.train_on_features, broadcast=server["head"]).mean(
-            otherwise=server["head"]
-        )
-        return {**server, "head": head}
+        total = cohort.sum(self.train_on_features, broadcast=server.head)
+        return server._replace(head=total.mean(otherwise=server.head))
 
     @client_step
     def train_on_features(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
@@ -321,34 +330,34 @@ class FedConcat(Algorithm):
 
     # --- the wide model ---------------------------------------------------------------------------
 
-    def message(self, server: Tree, client_id: str | None) -> Tree:
-        return {
-            "head": server["head"],
-            "cluster": None if client_id is None else server["members"].get(client_id),
-        }
+    def message(self, server: FedConcatServer, client_id: ClientId | None) -> FedConcatMessage:
+        cluster = None if client_id is None else server.members.get(client_id)
+        return FedConcatMessage(server.head, cluster)
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        return F.linear(self.features(client, examples), **message["head"]).softmax(-1)
+    def predict(
+        self, client: Client, state: Tree, message: FedConcatMessage, examples: Examples
+    ) -> Tensor:
+        return F.linear(self.features(client, examples), **message.head).softmax(-1)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {} if message["cluster"] is None else {"group": message["cluster"]}
+    def inspect(self, client: Client, state: Tree, message: FedConcatMessage) -> dict[str, Any]:
+        return {} if message.cluster is None else {"group": message.cluster}
 
-    def describe(self, server: Tree) -> dict[str, Any]:
-        members = list(server["members"].values())
+    def describe(self, server: FedConcatServer) -> dict[str, Any]:
+        members = list(server.members.values())
         return {"cluster_sizes": [members.count(k) for k in sorted(set(members))]}
 
-    def deployed(self, server: Tree) -> dict[str, Tensor]:
+    def deployed(self, server: FedConcatServer) -> dict[str, Tensor]:
         """The parameters of the model with `width_copies` = K: K encoders side by side under one
         head.
         """
-        wide = {f"head.{name}": value for name, value in server["head"].items()}
-        for number, params in enumerate(server["models"].values()):
+        wide = {f"head.{name}": value for name, value in server.head.items()}
+        for number, params in enumerate(server.models.values()):
             own = {
                 name.removeprefix("encoder."): value
                 for name, value in params.items()
                 if name.startswith("encoder.")
             }
-            prefix = f"encoder.encoders.{number}." if len(server["models"]) > 1 else "encoder."
+            prefix = f"encoder.encoders.{number}." if len(server.models) > 1 else "encoder."
             wide |= {f"{prefix}{name}": value for name, value in own.items()}
         return wide
 
@@ -363,7 +372,7 @@ def _head_of(params: Params, cohort: Cohort) -> Params:
     return {name.rpartition(".")[2]: params[name] for name in cohort.task.model.head_names}
 
 
-def _numbers(members: dict[str, int]) -> list[int]:
+def _numbers(members: dict[ClientId, int]) -> list[int]:
     return sorted(set(members.values()))
 
 

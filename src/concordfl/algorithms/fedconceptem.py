@@ -10,8 +10,9 @@ see the docs.
 """
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from ..core import (
     Fraction,
     Mean,
     ModelCount,
+    ModelId,
     NonNegative,
     Positive,
     SettingError,
@@ -36,8 +38,51 @@ from ..core import (
     tree,
 )
 from ..toolbox import mixture
+from ..toolbox.mixture import Models
 
 MIN_TABLE_ENTRY = 1e-8  # of a label table; privacy noise may make a sum negative
+
+Tables = Mapping[ModelId, Tensor]  # (Y,) by model
+Value = TypeVar("Value")
+
+
+@tree.register
+class FedConceptEMServer(NamedTuple):
+    models: Models
+    log_prior: Tables  # log(Y P_k(y)), 0 where flat
+    totals: Tables  # Σ over clients' last counted reports
+    shares: dict[ModelId, float]  # of the examples, by model, after the last round
+    removed: list[list[ModelId | int]]  # [model, round]
+    still: int  # rounds for which the shares have not moved
+
+
+@tree.register
+class FedConceptEMMessage(NamedTuple):
+    models: Models
+    log_prior: Tables
+
+
+@tree.register
+class AdamMoments(NamedTuple):
+    """Of the responsibilities, (N,) by model; empty without Adam."""
+
+    first: dict[ModelId, Tensor]
+    second: dict[ModelId, Tensor]
+
+
+@tree.register
+class FedConceptEMClient(NamedTuple):
+    gamma: dict[ModelId, Tensor]  # (N,) responsibilities by model
+    counted: Tables  # the report that the server's totals hold
+    moments: AdamMoments
+
+
+@tree.register
+class FedConceptEMMixture(NamedTuple):
+    """What a client predicts with."""
+
+    omega: Tensor  # (K,)
+    models: Models
 
 
 @dataclass(frozen=True)
@@ -78,81 +123,74 @@ class FedConceptEM(Algorithm):
 
     # --- the server -------------------------------------------------------------------------------
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        models = range(self.num_models)
-        flat = {k: torch.zeros(task.num_classes, dtype=torch.float64) for k in models}
-        return {
-            "models": {k: task.model.init(seed, index=k) for k in models},
-            "log_prior": flat,  # log(Y P_k(y)), 0 where flat
-            "totals": flat,  # Σ over clients' last counted reports
-            "shares": {},  # of the examples, by model, after the last round
-            "removed": [],  # (model, round)
-            "still": 0,  # rounds for which the shares have not moved
-        }
+    def init_server(self, task: Task, seed: int) -> FedConceptEMServer:
+        models: Models = {k: task.model.init(seed, index=k) for k in range(self.num_models)}
+        flat: Tables = {k: torch.zeros(task.num_classes, dtype=torch.float64) for k in models}
+        return FedConceptEMServer(
+            models, log_prior=flat, totals=flat, shares={}, removed=[], still=0
+        )
 
-    def message(self, server: Tree, client_id: str | None) -> Tree:
-        return {"models": server["models"], "log_prior": server["log_prior"]}
+    def message(self, server: FedConceptEMServer, client_id: str | None) -> FedConceptEMMessage:
+        return FedConceptEMMessage(server.models, server.log_prior)
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
+    def round(self, server: FedConceptEMServer, cohort: Cohort) -> FedConceptEMServer:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         models = {
-            k: total["models"][k].mean(otherwise=params) for k, params in server["models"].items()
+            k: total["models"][k].mean(otherwise=params) for k, params in server.models.items()
         }
-        totals = tree.add(server["totals"], total["change"])
+        totals: Tables = tree.add(server.totals, total["change"])
         prior = {
             k: log_prior(table) if self.label_prior else torch.zeros_like(table)
             for k, table in totals.items()
         }
         shares = _shares(totals)
-        settled = _largest_change(server["shares"], shares) < self.tolerance
-        after = {
-            **server,
-            "models": models,
-            "log_prior": prior,
-            "totals": totals,
-            "shares": shares,
-            "still": server["still"] + 1 if settled else 0,
-        }
-        if self.adaptive and after["still"] >= self.patience:
+        settled = _largest_change(server.shares, shares) < self.tolerance
+        after = server._replace(
+            models=models,
+            log_prior=prior,
+            totals=totals,
+            shares=shares,
+            still=server.still + 1 if settled else 0,
+        )
+        if self.adaptive and after.still >= self.patience:
             return self._without_empty(after, cohort.round)
         return after
 
-    def _without_empty(self, server: Tree, round: int) -> Tree:
+    def _without_empty(self, server: FedConceptEMServer, round: int) -> FedConceptEMServer:
         """Algorithm 2: all models with a share below δ are removed at once; clients follow when
         they next see the models.
         """
-        empty = [k for k in server["models"] if server["shares"][k] < self.threshold]
-        kept = {name: _only(server[name], empty) for name in ("models", "log_prior", "totals")}
-        return {
-            **server,
-            **kept,
-            "removed": [*server["removed"], *([k, round] for k in empty)],
-            "still": 0,
-        }
+        empty = [k for k in server.models if server.shares[k] < self.threshold]
+        return server._replace(
+            models=_without(server.models, empty),
+            log_prior=_without(server.log_prior, empty),
+            totals=_without(server.totals, empty),
+            removed=[*server.removed, *([k, round] for k in empty)],
+            still=0,
+        )
 
     # --- the client -------------------------------------------------------------------------------
 
-    def init_client(self, client: Client, message: Tree) -> Tree:
-        equal = torch.full(
-            (client.size, len(message["models"])), 1 / len(message["models"]), dtype=torch.float64
+    def init_client(self, client: Client, message: FedConceptEMMessage) -> FedConceptEMClient:
+        models = message.models
+        equal = torch.full((client.size, len(models)), 1 / len(models), dtype=torch.float64)
+        return FedConceptEMClient(
+            gamma=mixture.by_model(models, equal),
+            counted={k: torch.zeros(client.num_classes, dtype=torch.float64) for k in models},
+            moments=self._first_moments(client, models),
         )
-        nothing = {
-            k: torch.zeros(client.num_classes, dtype=torch.float64) for k in message["models"]
-        }
-        return {
-            "gamma": mixture.by_model(message["models"], equal),
-            "counted": nothing,
-            "moments": self._no_moments(client, message["models"]) if self.adam else {},
-        }
 
-    def _no_moments(self, client: Client, models: Tree) -> Tree:
-        """Adam's moments at the start."""
+    def _first_moments(self, client: Client, models: Models) -> AdamMoments:
+        if not self.adam:
+            return AdamMoments({}, {})
         zeros = torch.zeros((client.size, len(models)), dtype=torch.float64)
-        return {name: mixture.by_model(models, zeros) for name in ("first", "second")}
+        return AdamMoments(mixture.by_model(models, zeros), mixture.by_model(models, zeros))
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        models = message["models"]
+    def train(
+        self, client: Client, state: FedConceptEMClient, message: FedConceptEMMessage
+    ) -> tuple[FedConceptEMClient, Tree]:
+        models = message.models
         gamma, moments = self._expect(client, state, message)  # (10)
         trained = mixture.train_each(client, models, gamma)  # (13)
         report = {
@@ -165,92 +203,90 @@ class FedConceptEM(Algorithm):
                 k: Mean(trained[k], client.size * float(share), around=models[k])
                 for k, share in zip(models, sizes, strict=True)
             },
-            "change": Total({k: table - state["counted"][k] for k, table in report.items()}),
+            "change": Total({k: table - state.counted[k] for k, table in report.items()}),
         }
-        return {
-            "gamma": mixture.by_model(models, gamma),
-            "counted": report,
-            "moments": moments,
-        }, reply
+        return FedConceptEMClient(mixture.by_model(models, gamma), report, moments), reply
 
-    def _noise(self, client: Client, model: int) -> Tensor | float:
+    def _noise(self, client: Client, model: ModelId) -> Tensor | float:
         """(Y,) the privacy noise of (15), drawn from what only the client knows."""
         if not self.noise:
             return 0.0
         key = client.private_random(f"noise-{model}")
         return key.normal((client.num_classes,), self.noise)
 
-    def _expect(self, client: Client, state: Tree, message: Tree) -> tuple[Tensor, Tree]:
+    def _expect(
+        self, client: Client, state: FedConceptEMClient, message: FedConceptEMMessage
+    ) -> tuple[Tensor, AdamMoments]:
         """The E-step, from the weights of the models that are still there: γ (N, K), and Adam's
         moments.
         """
-        models = message["models"]
-        before = mixture.renormalised(mixture.columns(models, state["gamma"]))
+        models = message.models
+        before = mixture.renormalised(mixture.columns(models, state.gamma))
         gamma = mixture.responsibilities(
             client.losses_each(models), before.mean(0), prior_of(client, message)
         )
         if not self.adam:
-            return gamma, {}
+            return gamma, state.moments
         if len(before) != client.size:  # the data have drifted: Adam begins anew
-            before, moments = _spread(before, client.size), self._no_moments(client, models)
+            before, moments = _spread(before, client.size), self._first_moments(client, models)
         else:
-            moments = state["moments"]
+            moments = state.moments
         return self._accelerate(before, gamma, models, moments)
 
     def _accelerate(
-        self, before: Tensor, target: Tensor, models: Tree, moments: Tree
-    ) -> tuple[Tensor, Tree]:
+        self, before: Tensor, target: Tensor, models: Models, moments: AdamMoments
+    ) -> tuple[Tensor, AdamMoments]:
         """(94)-(98), the corrections dividing by the constants 1-β1 and 1-β2, as printed."""
         beta1, beta2 = self.adam_beta1, self.adam_beta2
         gradient = before - target
-        first = (1 - beta1) * gradient + beta1 * mixture.columns(models, moments["first"])
-        second = (1 - beta2) * gradient**2 + beta2 * mixture.columns(models, moments["second"])
+        first = (1 - beta1) * gradient + beta1 * mixture.columns(models, moments.first)
+        second = (1 - beta2) * gradient**2 + beta2 * mixture.columns(models, moments.second)
         moved = before - self.adam_rate * (first / (1 - beta1)) / (
             (second / (1 - beta2)).sqrt() + 1e-8
         )
-        kept = {
-            "first": mixture.by_model(models, first),
-            "second": mixture.by_model(models, second),
-        }
+        kept = AdamMoments(mixture.by_model(models, first), mixture.by_model(models, second))
         return mixture.renormalised(moved.clamp_min(0)), kept
 
     # --- prediction -------------------------------------------------------------------------------
 
-    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        models = message["models"]
+    def adapt(
+        self, client: Client, state: FedConceptEMClient, message: FedConceptEMMessage, *, new: bool
+    ) -> FedConceptEMMixture:
+        models = message.models
         if not client.has_state:  # new, or never sampled: the E-step alone, to convergence
             gamma = mixture.settle(client.losses_each(models), prior_of(client, message)).gamma
         else:
-            gamma = mixture.renormalised(mixture.columns(models, state["gamma"]))
+            gamma = mixture.renormalised(mixture.columns(models, state.gamma))
         omega = gamma.mean(0)
         if self.fine_tune and not new:
             weights = gamma if len(gamma) == client.size else _spread(gamma, client.size)
             models = mixture.train_each(client, models, weights, "tune", epochs=1)
-        return {"omega": omega, "models": models}
+        return FedConceptEMMixture(omega, models)
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        return mixture.predict(client, state["models"], state["omega"], examples)
+    def predict(
+        self,
+        client: Client,
+        state: FedConceptEMMixture,
+        message: FedConceptEMMessage,
+        examples: Examples,
+    ) -> Tensor:
+        return mixture.predict(client, state.models, state.omega, examples)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+    def inspect(
+        self, client: Client, state: FedConceptEMMixture, message: FedConceptEMMessage
+    ) -> dict[str, Any]:
         weights = {
-            str(k): float(weight)
-            for k, weight in zip(message["models"], state["omega"], strict=True)
+            str(k): float(weight) for k, weight in zip(message.models, state.omega, strict=True)
         }
         return {"group": max(weights, key=lambda k: weights[k]), "weights": weights}
 
-    def describe(self, server: Tree) -> dict[str, Any]:
-        return {
-            "shares": server["shares"],
-            "removed": server["removed"],
-            "models": len(server["models"]),
-        }
+    def describe(self, server: FedConceptEMServer) -> dict[str, Any]:
+        return {"shares": server.shares, "removed": server.removed, "models": len(server.models)}
 
 
-def prior_of(client: Client, message: Tree) -> Tensor:
+def prior_of(client: Client, message: FedConceptEMMessage) -> Tensor:
     """(N, K) log(Y P_k(y)) at the labels of a client's examples."""
-    return torch.stack(
-        [message["log_prior"][k][client.examples.y] for k in message["models"]], dim=1
-    )
+    return torch.stack([message.log_prior[k][client.examples.y] for k in message.models], dim=1)
 
 
 def log_prior(table: Tensor) -> Tensor:
@@ -260,13 +296,13 @@ def log_prior(table: Tensor) -> Tensor:
     return torch.zeros_like(table) if flat else (positive / positive.mean()).log()
 
 
-def _shares(totals: Tree) -> dict[int, float]:
+def _shares(totals: Tables) -> dict[ModelId, float]:
     sums = {k: max(float(table.sum()), 0.0) for k, table in totals.items()}
     whole = sum(sums.values()) or 1.0
     return {k: value / whole for k, value in sums.items()}
 
 
-def _largest_change(before: dict[int, float], after: dict[int, float]) -> float:
+def _largest_change(before: dict[ModelId, float], after: dict[ModelId, float]) -> float:
     """Of the shares; after the first round there is nothing to compare with."""
     return max(abs(after[k] - before.get(k, 0.0)) for k in after) if before else math.inf
 
@@ -276,5 +312,5 @@ def _spread(gamma: Tensor, size: int) -> Tensor:
     return gamma.mean(0).expand(size, -1)
 
 
-def _only(kept: Tree, without: list[int]) -> Tree:
-    return {k: value for k, value in kept.items() if k not in without}
+def _without(values: Mapping[ModelId, Value], removed: Collection[ModelId]) -> dict[ModelId, Value]:
+    return {k: value for k, value in values.items() if k not in removed}

@@ -29,7 +29,7 @@ from ..core import (
     client_step,
 )
 from ..toolbox import gaussian, mixture
-from .gaussian_mixture import GaussianMixture
+from .gaussian_mixture import FedGMMMessage, FedGMMMixture, FedGMMServer, GaussianMixture
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,24 @@ class FedGMM(GaussianMixture):
 
     num_models: ModelCount = 3  # M2
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        return {
-            "models": {k: task.model.init(seed, index=k) for k in range(self.num_models)},
-            "pi": self.equal_weights(),
-            **self.unstarted(task),
-        }
-
-    def message(self, server: Tree, client_id: str | None) -> Tree:
-        return {name: server[name] for name in ("models", "gaussians", "pi")}
+    def init_server(self, task: Task, seed: int) -> FedGMMServer:
+        return self.unstarted(
+            task, {k: task.model.init(seed, index=k) for k in range(self.num_models)}
+        )
 
     @property
     def weights_shape(self) -> tuple[int, ...]:
         return (self.num_gaussians, self.num_models)
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def train(self, client: Client, state: Tree, message: FedGMMMessage) -> tuple[Tree, Tree]:
         q = self.expect(client, state, message)  # (E)
         pi = q.mean(0)  # (M)
-        trained = mixture.train_each(client, message["models"], q.sum(1))
+        trained = mixture.train_each(client, message.models, q.sum(1))
         mass = q.sum((0, 1))
         reply = {
             "models": {
-                k: Mean(trained[k], float(mass[index]), around=message["models"][k])
+                k: Mean(trained[k], float(mass[index]), around=message.models[k])
                 for index, k in enumerate(trained)
             },
             "gaussians": Total(
@@ -77,51 +72,51 @@ class FedGMM(GaussianMixture):
         }
         return {"pi": pi}, reply
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
+    def round(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
-        return {
-            **server,
-            "models": {
-                k: _mean(total["models"][k], params) for k, params in server["models"].items()
-            },
-            "gaussians": self.m_step(total["gaussians"], server),
-            **self.common_weights(server, total["pi"]),
-        }
+        models = {k: _mean(total["models"][k], params) for k, params in server.models.items()}
+        gaussians = self.m_step(total["gaussians"], server)
+        after = server._replace(models=models, gaussians=gaussians)
+        return self.with_weights(after, total["pi"])
 
-    def losses(self, client: Client, message: Tree) -> Tensor:
+    def losses(self, client: Client, message: FedGMMMessage) -> Tensor:
         """(N, M1 · M2) -log N(e(x); m1) - log P(y|x; m2) of the client's examples."""
-        gaussians = -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))
+        gaussians = -gaussian.log_density(message.gaussians, self.embed(client, client.examples))
         return (
-            gaussians[:, :, None] + client.losses_each(message["models"]).double()[:, None]
+            gaussians[:, :, None] + client.losses_each(message.models).double()[:, None]
         ).flatten(1)
 
     # --- prediction -------------------------------------------------------------------------------
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+    def predict(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
+    ) -> Tensor:
         """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go
         with them.
         """
-        density = gaussian.log_density(message["gaussians"], self.embed(client, examples))
-        joint = density[:, :, None] + state["pi"].clamp_min(mixture.MIN_WEIGHT).log()
+        density = gaussian.log_density(message.gaussians, self.embed(client, examples))
+        joint = density[:, :, None] + state.pi.clamp_min(mixture.MIN_WEIGHT).log()
         weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
-        return mixture.predict(client, message["models"], weights[:, None], examples)
+        return mixture.predict(client, message.models, weights[:, None], examples)
 
     def likelihood(
-        self, client: Client, state: Tree | None, message: Tree, examples: Examples
+        self,
+        client: Client,
+        state: FedGMMMixture | None,
+        message: FedGMMMessage,
+        examples: Examples,
     ) -> Likelihood:
-        pi = message["pi"] if state is None else state["pi"]
-        labelled = self.predict(client, {"pi": pi}, message, examples)[
-            torch.arange(len(examples)), examples.y
-        ]
-        log_x = self.log_density(client, pi.sum(1), message, examples)
+        state = FedGMMMixture(message.pi) if state is None else state
+        predicted = self.predict(client, state, message, examples)
+        labelled = predicted[torch.arange(len(examples)), examples.y]
+        log_x = self.log_density(client, state.pi.sum(1), message, examples)
         return Likelihood(log_x, labelled.clamp_min(mixture.MIN_WEIGHT).log())
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {
-            "group": int(state["pi"].sum(0).argmax()),
-            "weights": state["pi"],
-            "em_steps": state["steps"],
-        }
+    def inspect(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage
+    ) -> dict[str, Any]:
+        group = int(state.pi.sum(0).argmax())
+        return {"group": group, "weights": state.pi, "em_steps": state.steps}
 
 
 def _mean(total: Weighted, before: Params) -> Params:

@@ -23,7 +23,7 @@ from ..core import (
     client_step,
 )
 from ..toolbox import gaussian
-from .gaussian_mixture import GaussianMixture
+from .gaussian_mixture import FedGMMMessage, FedGMMMixture, FedGMMServer, GaussianMixture
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,15 @@ class FedGMMUnsupervised(GaussianMixture):
     classifies: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        return {"pi": self.equal_weights(), **self.unstarted(task)}
-
-    def message(self, server: Tree, client_id: str | None) -> Tree:
-        return {name: server[name] for name in ("gaussians", "pi")}
+    def init_server(self, task: Task, seed: int) -> FedGMMServer:
+        return self.unstarted(task, models={})
 
     @property
     def weights_shape(self) -> tuple[int, ...]:
         return (self.num_gaussians,)
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def train(self, client: Client, state: Tree, message: FedGMMMessage) -> tuple[Tree, Tree]:
         q = self.expect(client, state, message)
         pi = q.mean(0)
         reply = {
@@ -59,26 +56,31 @@ class FedGMMUnsupervised(GaussianMixture):
         }
         return {"pi": pi}, reply
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
+    def round(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         gaussians = self.m_step(total["gaussians"], server)
-        return {**server, "gaussians": gaussians, **self.common_weights(server, total["pi"])}
+        return self.with_weights(server._replace(gaussians=gaussians), total["pi"])
 
-    def losses(self, client: Client, message: Tree) -> Tensor:
-        return -gaussian.log_density(message["gaussians"], self.embed(client, client.examples))
+    def losses(self, client: Client, message: FedGMMMessage) -> Tensor:
+        return -gaussian.log_density(message.gaussians, self.embed(client, client.examples))
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+    def predict(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
+    ) -> Tensor:
         raise SettingError("fedgmm-unsupervised has no labels to predict: it gives log-likelihoods")
 
     def likelihood(
-        self, client: Client, state: Tree | None, message: Tree, examples: Examples
+        self,
+        client: Client,
+        state: FedGMMMixture | None,
+        message: FedGMMMessage,
+        examples: Examples,
     ) -> Likelihood:
-        pi = message["pi"] if state is None else state["pi"]
+        pi = message.pi if state is None else state.pi
         return Likelihood(self.log_density(client, pi, message, examples), None)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {
-            "group": int(state["pi"].argmax()),
-            "weights": state["pi"],
-            "em_steps": state["steps"],
-        }
+    def inspect(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage
+    ) -> dict[str, Any]:
+        group = int(state.pi.argmax())
+        return {"group": group, "weights": state.pi, "em_steps": state.steps}

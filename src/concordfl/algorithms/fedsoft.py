@@ -10,7 +10,7 @@ server then sees every client's importance).
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,12 +21,14 @@ from ..core import (
     Algorithm,
     Batch,
     Client,
+    ClientId,
     Cohort,
     Count,
     Examples,
     Key,
     Mean,
     ModelCount,
+    ModelId,
     NonNegative,
     Params,
     Task,
@@ -35,8 +37,32 @@ from ..core import (
     tree,
 )
 from ..toolbox import mixture
+from ..toolbox.mixture import Models
 
 MIN_IMPORTANCE = 1e-4  # importance of a cluster to a client
+
+
+@tree.register
+class FedSoftClient(NamedTuple):
+    model: Params | None  # None until the client has trained
+    importance: Tensor | None  # (S,); None until it is estimated
+    estimated: int  # the round of that estimate
+
+
+@tree.register
+class FedSoftMixture(NamedTuple):
+    """What a client predicts with: its own model, or the clusters' by their importance to it."""
+
+    model: Params | None
+    importance: Tensor  # (S,) of sum 1
+
+
+@tree.register
+class FedSoftDraw(NamedTuple):
+    """What a client is sent that some clusters have drawn."""
+
+    centres: Models
+    drawn_by: list[ModelId]
 
 
 @dataclass(frozen=True)
@@ -58,35 +84,44 @@ class FedSoft(Algorithm):
     # clients that each cluster draws by importance and averages equally; None: all, weighted by it
     drawn: Count | None = None
 
-    def init_server(self, task: Task, seed: int) -> Tree:
+    def init_server(self, task: Task, seed: int) -> Models:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
-    def init_client(self, client: Client, message: Tree) -> Tree:
-        return {"model": None, "importance": None, "estimated": 0}
+    def init_client(self, client: Client, message: Models) -> FedSoftClient:
+        return FedSoftClient(model=None, importance=None, estimated=0)
 
-    def shared_models(self, server: Tree) -> Tree:
+    def shared_models(self, server: Models) -> Tree:
         """The models of the clusters."""
         return server
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        state = self._trained(client, self._estimated(client, state, message), message)
-        shares = zip(message, state["importance"].tolist(), strict=True)
-        own = state["model"]
-        return state, {k: Mean(own, client.size * u, around=message[k]) for k, u in shares}
+    def train(
+        self, client: Client, state: FedSoftClient, message: Models
+    ) -> tuple[FedSoftClient, Tree]:
+        importance, estimated = self._estimate(client, state, message)
+        own = self._fit(client, state.model, importance, message)
+        shares = zip(message, importance.tolist(), strict=True)
+        reply = {k: Mean(own, client.size * u, around=message[k]) for k, u in shares}
+        return FedSoftClient(own, importance, estimated), reply
 
     @client_step
-    def tell_importance(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        state = self._estimated(client, state, message)
-        return state, client.size * state["importance"]
+    def tell_importance(
+        self, client: Client, state: FedSoftClient, message: Models
+    ) -> tuple[FedSoftClient, Tensor]:
+        importance, estimated = self._estimate(client, state, message)
+        return FedSoftClient(state.model, importance, estimated), client.size * importance
 
     @client_step
-    def train_if_drawn(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        state = self._trained(client, state, message["centres"])
-        own, centres = state["model"], message["centres"]
-        return state, {k: Mean(own, 1, around=centres[k]) for k in message["drawn_by"]}
+    def train_if_drawn(
+        self, client: Client, state: FedSoftClient, message: FedSoftDraw
+    ) -> tuple[FedSoftClient, Tree]:
+        centres = message.centres
+        importance, estimated = self._estimate(client, state, centres)  # as it was told
+        own = self._fit(client, state.model, importance, centres)
+        reply = {k: Mean(own, 1, around=centres[k]) for k in message.drawn_by}
+        return FedSoftClient(own, importance, estimated), reply
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
+    def round(self, server: Models, cohort: Cohort) -> Models:
         if self.drawn is None:
             total = cohort.sum(self.train, broadcast=server)
         else:
@@ -95,16 +130,19 @@ class FedSoft(Algorithm):
             )
             total = cohort.sum(
                 self.train_if_drawn,
-                each={id: {"centres": server, "drawn_by": names} for id, names in drawn_by.items()},
+                each={id: FedSoftDraw(server, clusters) for id, clusters in drawn_by.items()},
             )
         return {
             k: total[k].mean(otherwise=params) if k in total else params
             for k, params in server.items()
         }
 
-    def _draw(self, importance: Mapping[str, Tensor], key: Key) -> dict[str, list[int]]:
+    def _draw(
+        self, importance: Mapping[ClientId, Tensor], key: Key
+    ) -> dict[ClientId, list[ModelId]]:
         """The clusters that draw each client, in proportion to its importance times size."""
-        ids, drawn_by = sorted(importance), defaultdict(list)
+        ids = sorted(importance)
+        drawn_by: dict[ClientId, list[ModelId]] = defaultdict(list)
         for k in range(self.num_models):
             chances = np.array([float(importance[id][k]) for id in ids])
             count = min(cast(int, self.drawn), len(ids))
@@ -114,24 +152,27 @@ class FedSoft(Algorithm):
                 drawn_by[str(id)].append(k)
         return drawn_by
 
-    def _estimated(self, client: Client, state: Tree, centres: Tree) -> Tree:
-        """With a fresh importance, if the last one is old."""
-        if state["importance"] is not None and client.round - state["estimated"] < self.interval:
-            return state
-        return {**state, "importance": self._importance(client, centres), "estimated": client.round}
+    def _estimate(
+        self, client: Client, state: FedSoftClient, centres: Models
+    ) -> tuple[Tensor, int]:
+        """The importance (S,), estimated anew if it is old, and the round of its estimate."""
+        if state.importance is not None and client.round - state.estimated < self.interval:
+            return state.importance, state.estimated
+        return self._importance(client, centres), client.round
 
-    def _trained(self, client: Client, state: Tree, centres: Tree) -> Tree:
-        importance, weights = state["importance"], client.model.weights
+    def _fit(
+        self, client: Client, own: Params | None, importance: Tensor, centres: Models
+    ) -> Params:
+        weights = client.model.weights
 
         def loss(params: Params, batch: Batch) -> Tensor:
             near = zip(importance.tolist(), centres.values(), strict=True)
             pulls = [u * tree.sq_dist(weights(params), weights(centre)) for u, centre in near]
             return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
 
-        start = mixed(centres, importance) if state["model"] is None else state["model"]
-        return {**state, "model": client.fit(start, loss)}
+        return client.fit(mixed(centres, importance) if own is None else own, loss)
 
-    def _importance(self, client: Client, centres: Tree) -> Tensor:
+    def _importance(self, client: Client, centres: Models) -> Tensor:
         """(S,) the share of the client's examples on which each cluster has the least loss,
         floored.
         """
@@ -140,27 +181,29 @@ class FedSoft(Algorithm):
             MIN_IMPORTANCE
         )
 
-    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
-        importance = (
-            self._importance(client, message)
-            if state["importance"] is None
-            else state["importance"]
-        )
-        return {"model": state["model"], "importance": importance / importance.sum()}
+    def adapt(
+        self, client: Client, state: FedSoftClient, message: Models, *, new: bool
+    ) -> FedSoftMixture:
+        importance = state.importance
+        if importance is None:
+            importance = self._importance(client, message)
+        return FedSoftMixture(state.model, importance / importance.sum())
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+    def predict(
+        self, client: Client, state: FedSoftMixture, message: Models, examples: Examples
+    ) -> Tensor:
         """A participant's own model; a client without one mixes the clusters' predictions by their
         importance to it.
         """
-        if state["model"] is not None:
-            return client.probabilities(state["model"], examples)
-        return mixture.predict(client, message, state["importance"], examples)
+        if state.model is not None:
+            return client.probabilities(state.model, examples)
+        return mixture.predict(client, message, state.importance, examples)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
-        return {"group": int(state["importance"].argmax()), "weights": state["importance"]}
+    def inspect(self, client: Client, state: FedSoftMixture, message: Models) -> dict[str, Any]:
+        return {"group": int(state.importance.argmax()), "weights": state.importance}
 
 
-def mixed(centres: Tree, importance: Tensor) -> Params:
+def mixed(centres: Models, importance: Tensor) -> Params:
     """Σ u_s c_s / Σ u_s: where a client begins."""
     shares = importance / importance.sum()
     scaled = [

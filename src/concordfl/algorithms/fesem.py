@@ -9,7 +9,7 @@ has a proximal term to the client's centre.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ..core import (
     Algorithm,
     Batch,
     Client,
+    ClientId,
     Cohort,
     Examples,
     Mean,
@@ -33,6 +34,13 @@ from ..core import (
     tree,
 )
 from ..toolbox import clustering
+from ..toolbox.mixture import Models
+
+
+@tree.register
+class FeSEMServer(NamedTuple):
+    centres: dict[int, Params]
+    members: dict[ClientId, int]  # the nearest centre to each client, when it last trained
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,8 @@ class FeSEM(Algorithm):
     num_models: ModelCount = 3  # K
     mu: NonNegative = 0.01  # weight of the proximal term
 
-    def init_server(self, task: Task, seed: int) -> Tree:
-        return {"centres": {0: task.model.init(seed)}, "members": {}}
+    def init_server(self, task: Task, seed: int) -> FeSEMServer:
+        return FeSEMServer(centres={0: task.model.init(seed)}, members={})
 
     def stages(self) -> Sequence[Stage]:
         return (
@@ -52,10 +60,10 @@ class FeSEM(Algorithm):
             Stage("train", self.round, first_round=1),
         )
 
-    def round(self, server: Tree, cohort: Cohort) -> Tree:
-        centres = server["centres"]
+    def round(self, server: FeSEMServer, cohort: Cohort) -> FeSEMServer:
+        centres = server.centres
         replies = cohort.run(self.train, each={id: self.message(server, id) for id in cohort.ids})
-        if not server["members"]:
+        if not server.members:
             nearest = self._first_groups(
                 {id: reply.mean() for id, reply in replies.items()}, cohort
             )
@@ -69,14 +77,14 @@ class FeSEM(Algorithm):
             k: cohort.total(group, f"centre-{k}").mean(otherwise=centres.get(k, centres[0]))
             for k, group in groups.items()
         }
-        return {"centres": {**centres, **moved}, "members": {**server["members"], **nearest}}
+        return FeSEMServer({**centres, **moved}, {**server.members, **nearest})
 
-    def shared_models(self, server: Tree) -> Tree:
+    def shared_models(self, server: FeSEMServer) -> Tree:
         """The models of the clusters."""
-        return server["centres"]
+        return server.centres
 
     @client_step
-    def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def train(self, client: Client, state: Tree, message: Models) -> tuple[Tree, Tree]:
         centre = message[client.best(message) if len(message) > 1 else next(iter(message))]
 
         def loss(params: Params, batch: Batch) -> Tensor:
@@ -86,25 +94,27 @@ class FeSEM(Algorithm):
         trained = client.fit(centre, loss if self.mu else None)
         return state, Mean(trained, client.size, around=centre)
 
-    def _first_groups(self, trained: Mapping[str, Params], cohort: Cohort) -> dict[str, int]:
+    def _first_groups(
+        self, trained: Mapping[ClientId, Params], cohort: Cohort
+    ) -> dict[ClientId, int]:
         points = np.stack([_vector(trained[id], cohort).numpy() for id in sorted(trained)])
         groups = clustering.kmeans(points, self.num_models, cohort.random("centres"))
         return dict(zip(sorted(trained), groups.tolist(), strict=True))
 
-    def message(self, server: Tree, client_id: str | None) -> Tree:
+    def message(self, server: FeSEMServer, client_id: ClientId | None) -> dict[int, Params]:
         """A client's own centre; all of them to one that has none yet, which takes the one that
         fits its data best.
         """
-        k = server["members"].get(client_id)
-        return {k: server["centres"][k]} if k is not None else server["centres"]
+        k = None if client_id is None else server.members.get(client_id)
+        return server.centres if k is None else {k: server.centres[k]}
 
-    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+    def adapt(self, client: Client, state: Tree, message: Models, *, new: bool) -> Tree:
         return {"best": client.best(message)}
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
+    def predict(self, client: Client, state: Tree, message: Models, examples: Examples) -> Tensor:
         return client.probabilities(message[state["best"]], examples)
 
-    def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
+    def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}
 
 
@@ -114,7 +124,7 @@ def _vector(params: Params, cohort: Cohort) -> Tensor:
     )
 
 
-def _nearest(params: Params, centres: Tree, cohort: Cohort) -> int:
+def _nearest(params: Params, centres: Mapping[int, Params], cohort: Cohort) -> int:
     own = _vector(params, cohort)
     distances: dict[int, float] = {
         k: float((own - _vector(centre, cohort)).square().sum()) for k, centre in centres.items()

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from ..core import (
     Algorithm,
     Client,
+    ClientId,
     Cohort,
     Draws,
     Examples,
@@ -39,9 +40,48 @@ from ..core import (
 )
 from ..toolbox import embedding, gaussian, mixture
 from ..toolbox.gaussian import CovarianceType, Gaussians, Statistics
+from ..toolbox.mixture import Models
 
 MAX_FEATURES = 4096  # whose second moments a client can send: 128 MiB
 FRAME = "embedding"  # the name under which the coordinates of the embedding are published
+Value = TypeVar("Value")
+
+
+@tree.register
+class FedGMMServer(NamedTuple):
+    """Of all methods with Gaussians; what is None is found by the rounds of the start."""
+
+    models: Models  # M2 classifiers; none without labels
+    pi: Tensor  # the weights of all clients
+    gaussians: Gaussians | None = None
+    shift: Tensor | None = None  # (D,) the pooled mean
+    variance: float = 0.0  # the mean variance of the embedding
+    candidates: Tensor | None = None  # (·, D) centres to choose from
+    centres: Tensor | None = None  # (·, D) those chosen so far
+    reports: Weighted | None = None  # the sum behind π, where clients have weights of their own
+
+
+@tree.register
+class FedGMMMessage(NamedTuple):
+    models: Models
+    gaussians: Gaussians
+    pi: Tensor
+
+
+@tree.register
+class FedGMMMixture(NamedTuple):
+    """What a client predicts with."""
+
+    pi: Tensor
+    steps: int = 0  # E-steps that a new client has needed
+
+
+@tree.register
+class FedGMMCentres(NamedTuple):
+    """What a client is sent to choose the next centre."""
+
+    candidates: Tensor  # (·, D)
+    chosen: Tensor  # (·, D), the pooled mean first
 
 
 @dataclass(frozen=True)
@@ -82,18 +122,21 @@ class GaussianMixture(Algorithm):
             Stage("train", self.train_all),
         )
 
-    def ready(self, server: Tree) -> bool:
-        return server["gaussians"] is not None
+    def ready(self, server: FedGMMServer) -> bool:
+        return server.gaussians is not None
 
-    def train_all(self, server: Tree, cohort: Cohort) -> Tree:
+    def train_all(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         """A round, or, where so many rounds of the start were void that there is nothing yet to
         train, one more of those.
         """
-        return (
-            self.start(server, cohort)
-            if server["gaussians"] is None
-            else self.round(server, cohort)
-        )
+        return self.round(server, cohort) if self.ready(server) else self.start(server, cohort)
+
+    @abstractmethod
+    def round(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
+        """EM, from the clients' sums."""
+
+    def message(self, server: FedGMMServer, client_id: ClientId | None) -> FedGMMMessage:
+        return FedGMMMessage(server.models, _found(server.gaussians), server.pi)
 
     # --- the embedding ----------------------------------------------------------------------------
 
@@ -109,32 +152,25 @@ class GaussianMixture(Algorithm):
 
     # --- the start --------------------------------------------------------------------------------
 
-    def unstarted(self, task: Task) -> Tree:
-        """The server's side of it before the first round."""
+    def unstarted(self, task: Task, models: Models) -> FedGMMServer:
+        """The server's state before the first round."""
         features = math.prod(task.input_shape)
         if self.embedding in embedding.PLAIN and features > MAX_FEATURES:
             raise SettingError(
                 f"embedding {self.embedding!r} takes at most {MAX_FEATURES} features, got "
                 f"{features}: choose an encoder"
             )
-        return {
-            "gaussians": None,
-            "shift": None,
-            "variance": 0.0,
-            "candidates": None,
-            "centres": None,
-            "reports": None,
-        }
+        return FedGMMServer(models, self.equal_weights())
 
-    def start(self, server: Tree, cohort: Cohort) -> Tree:
+    def start(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         """Whatever is missing next; a round in which nobody answers only delays it."""
-        if server["shift"] is None:
+        if server.centres is None:
             return self._find_axes(server, cohort)
-        if len(server["centres"]) < self.num_gaussians:
+        if len(server.centres) < self.num_gaussians:
             return self._choose_centre(server, cohort)
         return self._move_centres(server, cohort)
 
-    def _find_axes(self, server: Tree, cohort: Cohort) -> Tree:
+    def _find_axes(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         moments = cohort.sum(self.measure)
         frame, middle, spread = gaussian.principal_axes(
             moments, None if self.embedding == "identity" else self.dimensions
@@ -146,38 +182,32 @@ class GaussianMixture(Algorithm):
         )
         candidates = middle + (draws * variances.clamp_min(0).sqrt()) @ axes.T
         variance = max(float(spread.diagonal().mean()), 0.0) or 1.0  # where all examples are alike
-        return {
-            **server,
-            "shift": middle,
-            "variance": variance,
-            "candidates": candidates,
-            "centres": candidates[:0],
-        }
+        return server._replace(
+            shift=middle, variance=variance, candidates=candidates, centres=candidates[:0]
+        )
 
-    def _choose_centre(self, server: Tree, cohort: Cohort) -> Tree:
+    def _choose_centre(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         """The candidate that saves the most against the nearest of the centres so far and the
         pooled mean.
         """
-        candidates, centres = server["candidates"], server["centres"]
-        sent = {"candidates": candidates, "centres": torch.cat([server["shift"][None], centres])}
+        candidates, centres = _found(server.candidates), _found(server.centres)
+        sent = FedGMMCentres(candidates, torch.cat([_found(server.shift)[None], centres]))
         best = int(cohort.sum(self.measure_savings, broadcast=sent).argmax())
-        rest = torch.cat([candidates[:best], candidates[best + 1 :]])
-        return {
-            **server,
-            "candidates": rest,
-            "centres": torch.cat([centres, candidates[best : best + 1]]),
-        }
+        return server._replace(
+            candidates=torch.cat([candidates[:best], candidates[best + 1 :]]),
+            centres=torch.cat([centres, candidates[best : best + 1]]),
+        )
 
-    def _move_centres(self, server: Tree, cohort: Cohort) -> Tree:
+    def _move_centres(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
         """Lloyd's step, from sums; all Gaussians get the spread about the nearest centre."""
-        centres = server["centres"]
+        centres = _found(server.centres)
         total = cohort.sum(self.assign, broadcast=centres)
         before = Gaussians(centres, torch.ones(len(centres), dtype=torch.float64))
-        means = gaussian.m_step(total, server["shift"], before, "identity", 0.0).means
+        means = gaussian.m_step(total, _found(server.shift), before, "identity", 0.0).means
         covariances = gaussian.shared_covariance(
-            total, self.covariance_type, self.regulariser * server["variance"]
+            total, self.covariance_type, self.regulariser * server.variance
         )
-        return {**server, "centres": means, "gaussians": Gaussians(means, covariances)}
+        return server._replace(centres=means, gaussians=Gaussians(means, covariances))
 
     @client_step
     def measure(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
@@ -188,15 +218,17 @@ class GaussianMixture(Algorithm):
         return state, Total(gaussian.statistics(x, ones, no_shift, "full"))
 
     @client_step
-    def measure_savings(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def measure_savings(
+        self, client: Client, state: Tree, message: FedGMMCentres
+    ) -> tuple[Tree, Tree]:
         """How much squared distance each candidate centre would save."""
         x = self.embed(client, client.examples)
-        nearest = torch.cdist(x, message["centres"]).square().min(1, keepdim=True).values
-        savings = nearest - torch.cdist(x, message["candidates"]).square()
+        nearest = torch.cdist(x, message.chosen).square().min(1, keepdim=True).values
+        savings = nearest - torch.cdist(x, message.candidates).square()
         return state, Total(savings.clamp_min(0).sum(0))
 
     @client_step
-    def assign(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
+    def assign(self, client: Client, state: Tree, message: Tensor) -> tuple[Tree, Tree]:
         """Lloyd's step: statistics of the examples next to each centre."""
         x = self.embed(client, client.examples)
         nearest = torch.cdist(x, message).argmin(1)
@@ -210,7 +242,7 @@ class GaussianMixture(Algorithm):
     def weights_shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
-    def losses(self, client: Client, message: Tree) -> Tensor:
+    def losses(self, client: Client, message: FedGMMMessage) -> Tensor:
         """(N, K) how unlikely the client's examples are under each component that π weighs."""
 
     def equal_weights(self) -> Tensor:
@@ -221,9 +253,9 @@ class GaussianMixture(Algorithm):
     def init_client(self, client: Client, message: Tree) -> Tree:
         return {"pi": self.equal_weights()}
 
-    def expect(self, client: Client, state: Tree, message: Tree) -> Tensor:
+    def expect(self, client: Client, state: Tree, message: FedGMMMessage) -> Tensor:
         """The E-step: (N, *weights_shape) responsibilities."""
-        before = message["pi"] if self.shared_weights else state["pi"]
+        before = message.pi if self.shared_weights else state["pi"]
         return mixture.responsibilities(self.losses(client, message), before.flatten()).view(
             -1, *self.weights_shape
         )
@@ -236,24 +268,36 @@ class GaussianMixture(Algorithm):
             return weighted(pi, client.size)
         return Weighted(pi - state["pi"], 0.0) if client.has_state else weighted(pi, 1)
 
-    def common_weights(self, server: Tree, total: Weighted) -> Tree:
-        """π of all clients, the mean of what every one of them has last reported; and the sum
-        behind it.
+    def with_weights(self, server: FedGMMServer, total: Weighted) -> FedGMMServer:
+        """With the π of all clients, the mean of what every one of them has last reported; and the
+        sum behind it.
         """
         if self.shared_weights:
-            return {"pi": total.mean(otherwise=server["pi"])}
-        known = total if server["reports"] is None else tree.add(server["reports"], total)
-        return {"reports": known, "pi": known.mean(otherwise=server["pi"])}
+            return server._replace(pi=total.mean(otherwise=server.pi))
+        known: Weighted = total if server.reports is None else tree.add(server.reports, total)
+        return server._replace(pi=known.mean(otherwise=server.pi), reports=known)
 
-    def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
+    def adapt(
+        self, client: Client, state: Tree, message: FedGMMMessage, *, new: bool
+    ) -> FedGMMMixture:
         """Section 4.6: a new client learns its π alone; everything shared stays as it is."""
         if self.shared_weights or client.has_state:
-            return {"pi": message["pi"] if self.shared_weights else state["pi"], "steps": 0}
+            return FedGMMMixture(message.pi if self.shared_weights else state["pi"], steps=0)
         settled = mixture.settle(self.losses(client, message))
-        return {"pi": settled.omega.view(self.weights_shape), "steps": settled.steps}
+        return FedGMMMixture(settled.omega.view(self.weights_shape), settled.steps)
 
-    def describe(self, server: Tree) -> dict[str, Any]:
-        return {"pi": server["pi"]}
+    def describe(self, server: FedGMMServer) -> dict[str, Any]:
+        return {"pi": server.pi}
+
+    def deployed(self, server: FedGMMServer) -> dict[str, Tensor]:
+        """All tensors; the Gaussians' means are called `gaussians.0`, their covariances
+        `gaussians.1`, and the sum of reports `reports.0`, as in all models saved so far.
+        """
+        numbered = {
+            name: tuple(entry) if isinstance(entry, (Gaussians, Weighted)) else entry
+            for name, entry in server._asdict().items()
+        }
+        return super().deployed(numbered)
 
     # --- the rounds -------------------------------------------------------------------------------
 
@@ -263,20 +307,27 @@ class GaussianMixture(Algorithm):
             self.embed(client, client.examples), weight, shift, self.covariance_type, within=within
         )
 
-    def m_step(self, total: Statistics, server: Tree) -> Gaussians:
+    def m_step(self, total: Statistics, server: FedGMMServer) -> Gaussians:
         """The paper averages the clients' own covariances; `exact` is EM on the pooled examples."""
-        regulariser = self.regulariser * server["variance"]
+        regulariser = self.regulariser * server.variance
         within = self.covariance == "paper"
         return gaussian.m_step(
             total,
-            server["shift"],
-            server["gaussians"],
+            _found(server.shift),
+            _found(server.gaussians),
             self.covariance_type,
             regulariser,
             within=within,
         )
 
-    def log_density(self, client: Client, pi: Tensor, message: Tree, examples: Examples) -> Tensor:
+    def log_density(
+        self, client: Client, pi: Tensor, message: FedGMMMessage, examples: Examples
+    ) -> Tensor:
         """(N,) log p(x) under the mixture with weights π (M1,)."""
-        each = gaussian.log_density(message["gaussians"], self.embed(client, examples))
+        each = gaussian.log_density(message.gaussians, self.embed(client, examples))
         return (each + pi.clamp_min(mixture.MIN_WEIGHT).log()).logsumexp(1)
+
+
+def _found(value: Value | None) -> Value:
+    """What an earlier round of the start has found: for the type checker, which cannot know it."""
+    return cast(Value, value)

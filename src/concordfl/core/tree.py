@@ -82,14 +82,22 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Leaves by their dotted path: `{"a": {"b": x}}` gives `{"a.b": x}`."""
+    """Leaves by their dotted path: `{"a": {"b": x}}` gives `{"a.b": x}`.
+
+    A path is made of a dict's keys, a NamedTuple's field names and the numbers of other items.
+    """
     if is_leaf(tree):
         return {prefix: tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     flat: dict[str, Any] = {}
-    for key, child in items:
+    for key, child in _items(tree):
         flat.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
     return flat
+
+
+def _items(tree: Tree) -> Iterable[tuple[Any, Tree]]:
+    if isinstance(tree, dict):
+        return tree.items()
+    return zip(tree._fields, tree, strict=True) if hasattr(tree, "_fields") else enumerate(tree)
 
 
 def add(left: Tree, right: Tree) -> Tree:
