@@ -236,7 +236,10 @@ def test_predictions_are_probabilities(watched, method):
 
 
 NETWORK = ("encoder.1.weight", "encoder.1.bias", "head.weight", "head.bias")
-GAUSSIANS = ["pi", "gaussians.0", "gaussians.1", "shift", "candidates", "centres", "reports.0"]
+GAUSSIANS = [
+    *("pi", "gaussians.means", "gaussians.covariances", "shift", "candidates", "centres"),
+    "reports.total",
+]
 WIDE = [
     *("head.weight", "head.bias", "encoder.encoders.0.1.weight", "encoder.encoders.0.1.bias"),
     *("encoder.encoders.1.1.weight", "encoder.encoders.1.1.bias"),

@@ -62,7 +62,9 @@ def by_scipy(folder, x):
     pi = model["pi"].numpy().reshape(3, -1).sum(1)
     each = [
         multivariate_normal(mean.numpy(), covariance.numpy()).logpdf(embedded)
-        for mean, covariance in zip(model["gaussians.0"], model["gaussians.1"], strict=True)
+        for mean, covariance in zip(
+            model["gaussians.means"], model["gaussians.covariances"], strict=True
+        )
     ]
     return logsumexp(np.stack(each, axis=1) + np.log(pi), axis=1)
 

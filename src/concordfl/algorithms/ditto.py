@@ -23,7 +23,6 @@ from ..core import (
     Task,
     Tree,
     client_step,
-    tree,
 )
 
 
@@ -47,7 +46,7 @@ class Ditto(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         def near(params: Params, batch: Batch) -> Tensor:
-            distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
+            distance = client.model.sq_dist(params, message)
             return client.loss(params, batch) + self.penalty / 2 * distance
 
         own = client.fit(state["own"], near, purpose="personal")

@@ -219,7 +219,7 @@ class FedConcat(Algorithm):
         self, trained: dict[ClientId, Any], start: Params, cohort: Cohort
     ) -> dict[ClientId, np.ndarray]:
         if self.infer == "model":
-            inputs = _random_inputs(cohort, self.random_inputs)
+            inputs = cohort.task.random_inputs(self.random_inputs, cohort.random("inputs"))
             return {
                 id: _mean_prediction(cohort.task, reply.mean(), inputs)
                 for id, reply in trained.items()
@@ -374,17 +374,6 @@ def _head_of(params: Params, cohort: Cohort) -> Params:
 
 def _numbers(members: dict[ClientId, int]) -> list[int]:
     return sorted(set(members.values()))
-
-
-def _random_inputs(cohort: Cohort, count: int) -> Tensor:
-    """Uniform in the range of pixels for images, standardised as the clients' are; rows of features
-    are standard normal.
-    """
-    shape, key = (count, *cohort.task.input_shape), cohort.random("inputs")
-    if len(shape) != 4:
-        return key.normal(shape).float()
-    pixels, scale = key.uniform(shape).float(), cohort.task.scale
-    return pixels if scale is None else (pixels - scale.mean) / scale.deviation
 
 
 def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:

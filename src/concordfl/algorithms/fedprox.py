@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import About, Batch, Client, NonNegative, Params, Tree, tree
+from ..core import About, Batch, Client, NonNegative, Params, Tree
 from .fedavg import FedAvg
 
 
@@ -22,5 +22,5 @@ class FedProx(FedAvg):
     def local_loss(
         self, client: Client, state: Tree, message: Params, params: Params, batch: Batch
     ) -> Tensor:
-        distance = tree.sq_dist(client.model.weights(params), client.model.weights(message))
+        distance = client.model.sq_dist(params, message)
         return client.loss(params, batch) + self.mu / 2 * distance

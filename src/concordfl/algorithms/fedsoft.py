@@ -167,7 +167,7 @@ class FedSoft(Algorithm):
 
         def loss(params: Params, batch: Batch) -> Tensor:
             near = zip(importance.tolist(), centres.values(), strict=True)
-            pulls = [u * tree.sq_dist(weights(params), weights(centre)) for u, centre in near]
+            pulls = [u * client.model.sq_dist(params, centre) for u, centre in near]
             return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
 
         return client.fit(mixed(centres, importance) if own is None else own, loss)

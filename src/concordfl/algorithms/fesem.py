@@ -88,7 +88,7 @@ class FeSEM(Algorithm):
         centre = message[client.best(message) if len(message) > 1 else next(iter(message))]
 
         def loss(params: Params, batch: Batch) -> Tensor:
-            distance = tree.sq_dist(client.model.weights(params), client.model.weights(centre))
+            distance = client.model.sq_dist(params, centre)
             return client.loss(params, batch) + self.mu / 2 * distance
 
         trained = client.fit(centre, loss if self.mu else None)

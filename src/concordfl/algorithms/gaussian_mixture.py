@@ -289,16 +289,6 @@ class GaussianMixture(Algorithm):
     def describe(self, server: FedGMMServer) -> dict[str, Any]:
         return {"pi": server.pi}
 
-    def deployed(self, server: FedGMMServer) -> dict[str, Tensor]:
-        """All tensors; the Gaussians' means are called `gaussians.0`, their covariances
-        `gaussians.1`, and the sum of reports `reports.0`, as in all models saved so far.
-        """
-        numbered = {
-            name: tuple(entry) if isinstance(entry, (Gaussians, Weighted)) else entry
-            for name, entry in server._asdict().items()
-        }
-        return super().deployed(numbered)
-
     # --- the rounds -------------------------------------------------------------------------------
 
     def statistics(self, client: Client, weight: Tensor, *, within: bool) -> Statistics:

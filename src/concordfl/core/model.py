@@ -95,6 +95,10 @@ class Model:
         """Without buffers: what distances, cosines and proximal terms are about."""
         return tree.subset(params, self.weight_names) if self.buffer_names else params
 
+    def sq_dist(self, left: Params, right: Params) -> Tensor:
+        """The squared distance of two networks' weights: what proximal terms are made of."""
+        return tree.sq_dist(self.weights(left), self.weights(right))
+
     @property
     def head_names(self) -> tuple[str, ...]:
         return self._names_under(_head_prefix(self._train))
