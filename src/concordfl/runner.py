@@ -190,6 +190,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
 def _require_figures(settings: Config, federation: Federation) -> None:
     """A run that could not be evaluated, or whose cohort is too large, is refused."""
     settings.run.cohort_size(len(federation.participants))
+    settings.run.evaluation_size(len(federation.participants))
     if len(federation.without_test()) == len(federation.participants) and not federation.held_out:
         raise SettingError(
             "scenario.split must leave test examples to at least one client, got "
