@@ -1,6 +1,7 @@
 """Comparisons: results that outlive their runs, and the command that makes the table."""
 
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -8,11 +9,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from concordfl import SettingError
+from concordfl import CheckpointError, SettingError
+from concordfl.config import Config
 from concordfl.engine.experiment import ignore
 from concordfl.revision import code_revision
 from concordfl.study import compare, kept_results
 from concordfl.study.cells import ConfigHasher, cells
+from mutations import watchdog
 
 RUN_FILE = """
 [run]
@@ -180,3 +183,11 @@ def test_a_damaged_results_file_is_refused_in_one_line(run_file, command):
     command("--algorithms", "fedavg", "--fresh", "--keep", status=2)  # before any work
     assert not (run_file.parent / "runs").exists()
     assert "fedavg" in command("--algorithms", "fedavg", "--fresh")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_a_cell_whose_settings_are_a_pipe_is_refused(tmp_path):
+    """Reading it would wait for ever."""
+    os.mkfifo(tmp_path / "config.toml")
+    with watchdog(5), pytest.raises(CheckpointError, match=r"must hold config.toml"):
+        compare.finish(Config.from_table({}), tmp_path)
