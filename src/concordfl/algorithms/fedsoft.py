@@ -163,7 +163,6 @@ class FedSoft(Algorithm):
     def _fit(
         self, client: Client, own: Params | None, importance: Tensor, centres: Models
     ) -> Params:
-        weights = client.model.weights
 
         def loss(params: Params, batch: Batch) -> Tensor:
             near = zip(importance.tolist(), centres.values(), strict=True)
