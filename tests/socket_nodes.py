@@ -36,7 +36,7 @@ def serve(wire, id, setup, federation, garbles):
     while True:
         kind, data = (message := receive(wire))[:1], message[1:]
         if kind == b"O":
-            outcome = node.perform(Order.from_bytes(data)).to_bytes()
+            outcome = node.perform(Order.from_bytes(data).check()).to_bytes()
             send(wire, b"garbage" if garbles else outcome)
         elif kind == b"P":
             name, _, published = data.partition(b"\0")
@@ -44,7 +44,7 @@ def serve(wire, id, setup, federation, garbles):
         elif kind == b"H":
             send(wire, hashlib.sha256(states.get(id) or b"").hexdigest().encode())
         else:
-            (node.commit if kind == b"C" else node.discard)()
+            node.commit(1) if kind == b"C" else node.discard()
 
 
 def host(port, make, case, garbler):
@@ -82,7 +82,7 @@ class SocketExecutor:
     def perform_at(self, id, order):
         try:
             send(self.wires[id], b"O" + order.to_bytes())
-            return Outcome.from_bytes(receive(self.wires[id]))
+            return Outcome.from_bytes(receive(self.wires[id])).check(order)
         except TimeoutError:
             self.wires[id].close()  # what may still come would answer another order
             return Outcome(None, {}, {id: Missing(TIMED_OUT, "no answer in time")})

@@ -30,7 +30,6 @@ ALLOWED = {
 RESERVED = {
     "flwr": ["engine/flower"],
     "ray": ["engine/executors/ray.py"],
-    "plotly": ["report"],
     "matplotlib": ["report"],
 }
 

@@ -261,15 +261,21 @@ def test_what_came_in_the_way_of_the_figures_is_said():
     summary = {
         "missing": {"failed": 1, "dropped out": 3},
         "failures": [{**failure, "detail": "ValueError: bad luck"}],
+        "void_rounds": 4,
         "clients_without_test": 2,
         "damaged_checkpoints": ["manifest-00000003.json: it is damaged"],
     }
     assert list(notes_on(summary)) == [
         "Replies that do not count: 3 dropped out, 1 failed",
-        "The first of them: client 'a', step 'train', round 2: ValueError: bad luck",
+        "The first of those with a reason: client 'a', step 'train', round 2: ValueError: bad luck",
+        "4 rounds were void: fewer answered than run.min_replies asks",
         "2 clients have no test examples, and no figures",
         "A checkpoint was damaged, and the one before it was used: "
         "manifest-00000003.json: it is damaged",
     ]
-    nothing = {"missing": {}, "failures": [], "clients_without_test": 0, "damaged_checkpoints": []}
+    nothing = {
+        **dict.fromkeys(("missing", "failures", "damaged_checkpoints"), ()),
+        **dict.fromkeys(("void_rounds", "clients_without_test"), 0),
+        "missing": {},
+    }
     assert list(notes_on(nothing)) == []

@@ -397,3 +397,9 @@ def test_a_total_is_added_as_executors_add(count):
     for index in reversed(range(count)):
         theirs.put(index, values[index])
     assert tree.equal(tree.total(values), theirs.value)
+
+
+def test_tensors_of_other_shapes_are_not_added():
+    """PyTorch would repeat one of them, without a word."""
+    with pytest.raises(ValueError, match=r"one shape, got \(2, 3\) and \(2, 1\)"):
+        tree.add({"w": torch.ones(2, 3)}, {"w": torch.ones(2, 1)})

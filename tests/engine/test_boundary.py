@@ -2,8 +2,9 @@
 
 import hashlib
 import inspect
+import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,8 +15,12 @@ from concordfl import ClientStepError, FormatError, Mean, SettingError, Total, c
 from concordfl.algorithms import APFL, FedAvg, FedConcat, FedConceptEM, FedGMM
 from concordfl.core import Missing, Order, Outcome
 from concordfl.core.algorithm import find_step
+from concordfl.data import Federation
+from concordfl.engine.client_states import ClientStates, MemoryStates
 from concordfl.engine.experiment import Experiment
+from concordfl.engine.node import Node
 from concordfl.engine.plan import Plan
+from concordfl.engine.records import RunFolder
 from concordfl.engine.roster import Roster
 
 PLAN = Plan(rounds=3, cohort=4, evaluate_every=2, dropout=0.1, noise_seed=0)
@@ -173,15 +178,165 @@ def test_a_step_cannot_take_the_name_of_an_evaluation():
 
 def test_the_server_holds_neither_data_nor_states():
     made = toys.experiment(APFL())
+    examples = made.federation
     del made.federation  # what the tests have added
-    held = [made.setup, made.roster, made.plan, *made.start().__dict__.values()]
-    examples = toys.federation()
-    assert not any(
-        leaf.shape[:1] == examples.x.shape[:1]
-        for thing in held
-        for leaf in tree.leaves(list(thing) if isinstance(thing, tuple) else [])
-        if isinstance(leaf, torch.Tensor)
-    )
+    progress = made.run(made.start())
+    held = {**vars(made), **vars(progress)}
+    del held["executor"]  # it stands for the clients
+    seen = list(everything_in(held))
+    assert any(thing is made.roster for thing in seen)
+    assert any(isinstance(thing, torch.Tensor) for thing in seen)
+    private = {examples.x.untyped_storage().data_ptr(), examples.y.untyped_storage().data_ptr()}
+    for thing in seen:
+        assert not isinstance(thing, (Federation, ClientStates))
+        if isinstance(thing, torch.Tensor):
+            assert thing.untyped_storage().data_ptr() not in private
+
+
+def everything_in(thing, seen=None):
+    """All objects that can be reached through fields, entries and closures."""
+    seen = {} if seen is None else seen
+    if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type(None), type)):
+        return
+    seen[id(thing)] = thing
+    yield thing
+    if isinstance(thing, dict):
+        parts = thing.values()
+    elif isinstance(thing, (list, tuple, set, frozenset)):
+        parts = thing
+    else:
+        parts = [*getattr(thing, "__dict__", {}).values(), *closure(thing)]
+    for part in parts:
+        yield from everything_in(part, seen)
+
+
+def closure(thing):
+    cells = getattr(thing, "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells]
+
+
+# --- what a peer may send -------------------------------------------------------------------------
+
+ASKED = Order("train", "s", 1, 0, 1, ("a", "b"), wanted="replies")
+GOOD = Outcome({"a": 1}, {"a": 8}, {"b": Missing("failed", "why")})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        GOOD._replace(sent=7),
+        GOOD._replace(missing=None),
+        GOOD._replace(sent={"a": "many"}),
+        GOOD._replace(sent={"a": 8, "c": 8}),  # a client that was not asked
+        GOOD._replace(missing={}),
+        GOOD._replace(missing={"a": Missing("failed"), "b": Missing("failed")}),  # twice
+        GOOD._replace(missing={"b": Missing("tired")}),
+        GOOD._replace(missing={"b": "failed"}),
+        GOOD._replace(value={"b": 1}),  # a reply in another's name
+        GOOD._replace(value=3),
+    ],
+)
+def test_an_outcome_that_is_none_of_the_order_is_refused(bad):
+    assert GOOD.check(ASKED) is GOOD
+    with pytest.raises(FormatError):
+        bad.check(ASKED)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ASKED._replace(clients=5),
+        ASKED._replace(clients=(1, 2)),
+        ASKED._replace(step=None),
+        ASKED._replace(stage_round="0"),
+        ASKED._replace(each={"a": 1}),
+        ASKED._replace(wanted="everything"),
+        ASKED._replace(options=None),
+    ],
+)
+def test_an_order_that_is_none_is_refused(bad):
+    assert ASKED.check() is ASKED
+    with pytest.raises(FormatError):
+        bad.check()
+
+
+@dataclass(frozen=True)
+class Misfit(FedAvg):
+    """One client replies a model of another shape."""
+
+    @client_step
+    def train(self, client, state, message):
+        state, reply = super().train(client, state, message)
+        if client.id == "client-3":
+            reply = replace(reply, value={name: v[..., :1] for name, v in reply.value.items()})
+        return state, reply
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_reply_that_does_not_fit_is_that_clients_failure(executor):
+    made = toys.experiment(Misfit(), plan=Plan(rounds=1), executor=executor)
+    with pytest.raises(ClientStepError, match="stage 'train', step 'train', round 1.*must fit"):
+        toys.result(made)
+
+
+def test_a_reply_that_does_not_fit_is_skipped_if_asked_for():
+    summary = toys.result(toys.experiment(Misfit(), plan=Plan(rounds=1, on_error="skip")))
+    assert summary["missing"] == {"failed": 1}
+    assert summary["failures"][0]["client"] == "client-3"
+
+
+@dataclass(frozen=True)
+class Hopeless(FedAvg):
+    @client_step
+    def train(self, client, state, message):
+        raise ValueError("never works")
+
+
+def test_if_every_client_fails_the_run_says_so():
+    made = toys.experiment(Hopeless(), plan=Plan(rounds=3, on_error="skip"))
+    with pytest.raises(ClientStepError, match="failures from all of 6 clients, .* never works"):
+        toys.result(made)
+
+
+def test_a_real_node_keeps_the_text_of_an_exception_to_itself():
+    setup, data = make("fedavg")
+    setup = replace(setup, algorithm=Hopeless(), on_error="skip")
+    order = Order("train", "train", 1, 0, 1, ("client-0",), broadcast=setup.model.init(0))
+    told = Node(setup, data, MemoryStates(), 0).perform(order).missing["client-0"]
+    silent = Node(setup, data, MemoryStates(), 0, explains=False).perform(order)
+    assert told.detail == "ValueError: never works"
+    assert silent.missing["client-0"].detail == "ValueError"
+
+
+def test_failures_are_recorded_once_and_void_rounds_are_counted():
+    plan = Plan(rounds=3, evaluate_every=1, on_error="skip")
+    made = toys.experiment(toys.Faulty(), plan=plan)
+    summary = toys.result(made)
+    assert [len(record.get("failures", [])) for record in made.records] == [0, 1, 1, 1]
+    assert len(summary["failures"]) == 3
+    assert summary["void_rounds"] == 0
+    plan = Plan(rounds=3, min_replies=6, on_error="skip")
+    assert toys.result(toys.experiment(toys.Faulty(), plan=plan))["void_rounds"] == 3
+
+
+def test_a_broken_off_round_leaves_nothing_behind():
+    made = toys.experiment(toys.Toy(), plan=Plan(rounds=2))
+    perform, orders = made.executor.perform, []
+
+    def break_off(order):
+        orders.append(order)
+        if len(orders) == 3:
+            raise KeyboardInterrupt
+        return perform(order)
+
+    made.executor.perform = break_off
+    progress = made.start()
+    with pytest.raises(KeyboardInterrupt):
+        made.run(progress)
+    made.run(progress)
+    straight = toys.experiment(toys.Toy(), plan=Plan(rounds=2))
+    straight.run(straight.start())
+    assert made.executor.states_digest() == straight.executor.states_digest()
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -201,6 +356,30 @@ def test_noise_comes_from_a_secret_and_not_from_the_seed():
 def test_without_noise_the_secret_changes_nothing():
     one, other = (toys.digests(toys.experiment(FedConceptEM(), plan=Plan(rounds=2))) for _ in "ab")
     assert one == other
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_resumed_run_draws_the_same_noise(tmp_path, executor):
+    """The secret is kept with the clients' states: two copies of a run end alike."""
+    plan = Plan(rounds=3, checkpoint_seconds=0)
+
+    def stop(event):
+        raise KeyboardInterrupt
+
+    with RunFolder.create(tmp_path / "a", "") as folder:
+        made = toys.experiment(FedConceptEM(noise=5.0), plan=plan, folder=folder)
+        made.observe = stop
+        with pytest.raises(KeyboardInterrupt):
+            made.run(made.restore())
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    ends = []
+    for name, where in (("a", "serial"), ("b", executor)):
+        with RunFolder.open(tmp_path / name) as folder:
+            method = FedConceptEM(noise=5.0)
+            ends.append(
+                toys.digests(toys.experiment(method, plan=plan, folder=folder, executor=where))
+            )
+    assert ends[0] == ends[1]
 
 
 def test_a_node_without_a_secret_draws_no_noise():

@@ -36,6 +36,7 @@ class IFCA(Algorithm):
         cost="about 1",
     )
     personal: ClassVar[bool] = True
+    chooses: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # K
 

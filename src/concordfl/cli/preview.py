@@ -93,7 +93,7 @@ def _bytes_by_stage(
     small = _two_examples_each(federation)
     model = runner.make_model(settings, small)
     setup = runner.make_setup(settings, model, small.num_classes)
-    plan = replace(settings.run, dropout=0.0)
+    plan = replace(settings.run, dropout=0.0, client_states="memory")
     executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
     experiment = Experiment(setup, Roster.from_federation(small, model), plan, executor)
     progress = experiment.start()

@@ -46,7 +46,9 @@ def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary["failures"]:
         first = summary["failures"][0]
         where = f"client {first['client']!r}, step {first['step']!r}, round {first['round']}"
-        yield f"The first of them: {where}: {first['detail']}"
+        yield f"The first of those with a reason: {where}: {first['detail']}"
+    if summary["void_rounds"]:
+        yield f"{summary['void_rounds']} rounds were void: fewer answered than run.min_replies asks"
     if summary["clients_without_test"]:
         yield f"{summary['clients_without_test']} clients have no test examples, and no figures"
     for problem in summary["damaged_checkpoints"]:

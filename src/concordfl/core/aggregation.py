@@ -120,7 +120,7 @@ class ServerStep:
     ) -> None:
         self._settings, self.memory = settings, dict(memory)
         self._buffers = frozenset(buffer_names)
-        self.count = 0  # of the means that were stepped
+        self.count = 0  # of the means that were taken
 
     def incoming(self, total: Tree, name: str) -> Tree:
         """A total as a method receives it: its averages know how to step."""
@@ -137,7 +137,6 @@ class ServerStep:
 
     def step(self, name: str, before: Tree, mean: Tree) -> Tree:
         """`before` moved towards `mean`."""
-        self.count += 1
         velocity = tree.map(lambda new, old: new - old, mean, before)
         if self._settings.server_momentum and name in self.memory:
             past = tree.scale(self.memory[name], self._settings.server_momentum)
@@ -163,6 +162,7 @@ class SteppedMean:
                 f"aggregation.server_lr needs to know what {self._name!r} is averaged around: "
                 "the method must say `mean(otherwise=...)`"
             )
+        self._server.count += 1
         if self.weight == 0:
             return otherwise
         return self._server.step(self._name, otherwise, self._mean())

@@ -131,6 +131,7 @@ class Algorithm(Settings, ABC):
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     classifies: ClassVar[bool] = True  # whether it predicts labels
     averages: ClassVar[bool] = True  # whether its rounds average models
+    chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
 

@@ -4,11 +4,11 @@ ConcordError              what concordfl refuses or cannot do; the command line 
 ├── SettingError          a setting breaks its rule: `mu must be >= 0, got -1.0`
 ├── DataError             data are missing, damaged, or do not fit the rule they must keep
 ├── FormatError           bytes or a file are damaged, or of another format
-│   └── NewerFormatError  ... because a newer concordfl has written them
+│   └── OtherFormatError  ... because another version of concordfl has written them
 ├── CheckpointError       a run directory cannot be read, or holds another run
 ├── ClientStepError       a client's step failed; names client, stage, step and round
 ├── WorkerError           worker processes keep dying
-└── NoReplies             no client of a cohort answered; the engine voids the round
+└── NoReplies             too few clients of a cohort answered; the engine voids the round
 """
 
 
@@ -28,8 +28,8 @@ class FormatError(ConcordError):
     """Bytes or a file are damaged, or of another format."""
 
 
-class NewerFormatError(FormatError):
-    """A file was written by a newer concordfl: it is whole, but cannot be read by this one."""
+class OtherFormatError(FormatError):
+    """A file was written by another version of concordfl: it is whole, but cannot be read."""
 
 
 class CheckpointError(ConcordError):
@@ -45,4 +45,4 @@ class WorkerError(ConcordError):
 
 
 class NoReplies(ConcordError):  # noqa: N818 - an event of the loop, not a fault
-    """No client of a cohort answered."""
+    """Fewer clients of a cohort answered than must."""

@@ -18,6 +18,7 @@ DROPPED_OUT = "dropped out"  # the simulation says that it does not answer
 REFUSED = "refused"  # its reply or its new state was not finite
 FAILED = "failed"  # its step raised an exception, or its answer was not an answer
 TIMED_OUT = "timed out"  # it did not answer in time
+REASONS = (DROPPED_OUT, REFUSED, FAILED, TIMED_OUT)
 
 
 class Message:
@@ -58,6 +59,27 @@ class Order(_Order, Message):
     that a simulation lets drop out. `wanted` is the total of the replies, or all of them.
     """
 
+    @property
+    def where(self) -> str:
+        """For messages: what was asked for when."""
+        return f"stage {self.stage!r}, step {self.step!r}, round {self.round}"
+
+    def check(self) -> "Order":
+        """The order itself, if it is one: a peer may send anything."""
+        texts = (self.step, self.stage)
+        numbers = (self.round, self.stage_round, self.training_round)
+        ids = self.clients if isinstance(self.clients, tuple) else (None,)
+        dropped = self.dropped if isinstance(self.dropped, tuple) else (None,)
+        if not (
+            all(isinstance(text, str) for text in (*texts, *ids, *dropped))
+            and all(type(number) is int and number >= 0 for number in numbers)
+            and (self.each is None or (isinstance(self.each, dict) and set(ids) <= set(self.each)))
+            and self.wanted in ("total", "replies")
+            and isinstance(self.options, dict)
+        ):
+            raise FormatError("an order must have the types of its fields, got others")
+        return self
+
     def message_to(self, id: ClientId) -> Tree:
         return self.broadcast if self.each is None else self.each[id]
 
@@ -91,6 +113,30 @@ class Outcome(_Outcome, Message):
     sizes in bytes, so that nobody has answered where it is empty. Whoever else was asked is
     `missing`.
     """
+
+    def check(self, order: Order) -> "Outcome":
+        """The outcome itself, if it is one of `order`: a peer may send anything.
+
+        It speaks of every client that was asked, and of no other.
+        """
+        if not isinstance(self.sent, dict) or not isinstance(self.missing, dict):
+            raise FormatError("an outcome must say who has answered and who is missing")
+        asked, named = set(order.clients), [*self.sent, *self.missing]
+        if set(named) != asked or len(named) != len(asked):
+            raise FormatError(
+                f"an outcome must speak of {len(asked)} clients once each, got {len(named)} entries"
+            )
+        if not all(type(size) is int and size >= 0 for size in self.sent.values()):
+            raise FormatError("the sizes of replies must be whole numbers >= 0")
+        for missing in self.missing.values():
+            whole = isinstance(missing, Missing) and isinstance(missing.detail, str)
+            if not whole or missing.reason not in REASONS:
+                raise FormatError(f"a reason must be one of {', '.join(REASONS)}")
+        if order.wanted == "replies" and (
+            not isinstance(self.value, dict) or set(self.value) != set(self.sent)
+        ):
+            raise FormatError("the replies must be those of the clients that have answered")
+        return self
 
     def because_of(self, reason: str) -> tuple[ClientId, ...]:
         """The clients that are missing for `reason`."""

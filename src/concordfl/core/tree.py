@@ -110,8 +110,16 @@ def add(left: Tree, right: Tree) -> Tree:
     if left is None and right is None:
         return None
     if is_leaf(left):
+        _require_one_shape(left, right)
         return left + right
     return rebuild(left, (add(a, b) for a, b in zip(left, right, strict=True)))
+
+
+def _require_one_shape(left: Any, right: Any) -> None:
+    """Tensors of other shapes would be added all the same, by repeating one of them."""
+    shapes = [tuple(leaf.shape) for leaf in (left, right) if isinstance(leaf, Tensor)]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"added tensors must have one shape, got {shapes[0]} and {shapes[1]}")
 
 
 def total(trees: Sequence[Tree]) -> Tree:

@@ -5,12 +5,13 @@ the run is changed.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..config import Config, read_run_folder
-from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, tree
+from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, Tree, tree
 from ..core.settings import received
 from ..data import Federation, Preprocessing
 from ..data.own import Samples, read_samples
@@ -87,9 +88,23 @@ class FinishedRun:
             training=self.settings.training,
             seed=self.settings.run.seed,
             round=self.last_round,
-            published=lambda name: tree.unpack(self.progress.publications.data[name]),
+            published=self._published,
             has_state=has_state,
         )
+
+    def _published(self, name: str) -> Tree:
+        if name not in self._publications:
+            raise SettingError(f"nothing has been published under {name!r}")
+        return self._publications[name]
+
+    @cached_property
+    def _publications(self) -> dict[str, Tree]:
+        data = self.progress.publications.data
+        return {name: tree.unpack(packed) for name, packed in data.items()}
+
+    @cached_property
+    def _folder(self) -> RunFolder:
+        return RunFolder.open(self.path)
 
     def predictor(self, id: str, train: Examples, *, new: bool) -> Predictor:
         """What a client that has the examples `train` predicts with.
@@ -97,7 +112,7 @@ class FinishedRun:
         A participant does so with its personal part, a new client by the method's rule for those.
         """
         algorithm = self.settings.algorithm
-        state = None if new else RunFolder.open(self.path).read_client_state(id)
+        state = None if new else self._folder.read_client_state(id)
         return Predictor.prepare(
             algorithm,
             self.client(id, train, has_state=state is not None),

@@ -143,14 +143,10 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
         federation.participants if run.settings.algorithm.personal else federation.participants[:1]
     )
 
+    predictors = [run.predictor(id, federation.splits(id, rounds).train, new=False) for id in ids]
+
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        each = [
-            run.predictor(id, federation.splits(id, rounds).train, new=False)
-            .probabilities(examples)
-            .max(1)
-            .values
-            for id in ids
-        ]
+        each = [predictor.probabilities(examples).max(1).values for predictor in predictors]
         return {"score": torch.stack(each).max(0).values}
 
     parts = [federation.splits(id, rounds).validation for id in federation.participants]

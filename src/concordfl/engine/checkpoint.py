@@ -31,7 +31,7 @@ from ..core import (
     Tree,
     tree,
 )
-from ..core.errors import NewerFormatError
+from ..core.errors import OtherFormatError
 from .client_states import NO_CLIENTS, SavedClients
 from .files import (
     SealedJson,
@@ -73,6 +73,7 @@ class Progress:
     absent: set[ClientId] = field(default_factory=set)  # missed a stage meant for everyone
     missing: dict[str, int] = field(default_factory=dict)  # replies that do not count, by reason
     failures: list[dict[str, Any]] = field(default_factory=list)  # the first of them in detail
+    void_rounds: int = 0  # in which too few clients answered
     momentum: dict[str, Tree] = field(default_factory=dict)  # of the server's steps
     selected: Selected | None = None
     seconds: float = 0.0
@@ -127,6 +128,7 @@ class Manifest(TypedDict):
     absent: list[InstanceOf[str]]
     missing: dict[str, CountOrZero]
     failures: list[dict[str, Any]]
+    void_rounds: CountOrZero
     seconds: NonNegative
     step_seconds: dict[str, NonNegative]
     records: RecordsFacts
@@ -178,6 +180,7 @@ def _describe(
         absent=sorted(progress.absent),
         missing=progress.missing,
         failures=progress.failures,
+        void_rounds=progress.void_rounds,
         seconds=progress.seconds,
         step_seconds=progress.step_seconds,
         records=RecordsFacts(**progress.records._asdict()),  # type: ignore[typeddict-item]
@@ -247,8 +250,8 @@ def load(
             if records_file is not None:
                 verify_records(records_file, RecordsSeal(**manifest["records"]))
             progress = _restore(folder, manifest, load_clients)
-        except NewerFormatError as error:  # not damaged, so it may not be stepped over
-            raise NewerFormatError(f"{_manifest_file(folder, round)}: {error}") from None
+        except OtherFormatError as error:  # not damaged, so it may not be stepped over
+            raise OtherFormatError(f"{_manifest_file(folder, round)}: {error}") from None
         except (FormatError, CheckpointError) as error:
             problems.append(f"{_manifest_file(folder, round).name}: {error}")
             continue
@@ -283,6 +286,7 @@ def _restore(
         absent=set(manifest["absent"]),
         missing=manifest["missing"],
         failures=manifest["failures"],
+        void_rounds=manifest["void_rounds"],
         momentum=held.momentum,
         selected=selected and Selected(selected["round"], selected["criterion"], held.selected),
         seconds=manifest["seconds"],

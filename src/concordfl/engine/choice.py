@@ -9,6 +9,7 @@ from ..core import Client, SettingError
 from ..data import Federation
 from .client_states import ClientStates, DiskStates, MemoryStates
 from .executors import Executor, Processes, Serial
+from .files import make_folder
 from .plan import Plan
 from .records import RunFolder
 from .setup import Setup
@@ -29,6 +30,8 @@ class Choice(NamedTuple):
     def make(
         self, setup: Setup, federation: Federation, plan: Plan, folder: RunFolder | None
     ) -> Executor:
+        if self.name == "processes":
+            _require_cpu(setup)
         states = _make_states(plan, folder)
         if self.name == "serial":
             return Serial(setup, federation, states, plan.noise_seed)
@@ -44,9 +47,7 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
     if plan.executor == "serial":
         return Choice("serial", 1, "asked for")
     if plan.executor == "processes":
-        if device.type != "cpu":
-            rule = "run.executor must be 'serial' on a GPU"
-            raise SettingError(f"{rule}, got 'processes' with device {device}")
+        _require_cpu(setup)
         return Choice("processes", workers, "asked for")
     if device.type != "cpu":
         return Choice("serial", 1, f"device is {device}")
@@ -60,10 +61,21 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
     return Choice("processes", workers, reason)
 
 
+def _require_cpu(setup: Setup) -> None:
+    device = setup.model.device
+    if device.type != "cpu":
+        rule = "run.executor must be 'serial' on a GPU"
+        raise SettingError(f"{rule}, got 'processes' with device {device}")
+
+
 def _make_states(plan: Plan, folder: RunFolder | None) -> ClientStates:
-    if plan.client_states == "memory" or folder is None:
+    if plan.client_states == "memory":
         return MemoryStates()
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    if folder is None:
+        raise SettingError(
+            "run.client_states must be 'memory' for a run without a folder, got 'disk'"
+        )
+    make_folder(folder.checkpoints)
     return DiskStates(folder.checkpoints)
 
 

@@ -1,6 +1,7 @@
 """The figures of every client in one evaluated round, as the bytes of an npz file.
 
     format, round    the number of this format, and the round
+    sha256           of all other entries
     clients          the clients' ids, as one JSON list
     number:accuracy  a float64 per client, NaN where it has none
     json:group       anything else, as one JSON list with an entry per client
@@ -9,6 +10,7 @@ Text is JSON in an array of bytes, so that nothing is ever unpickled, ids and va
 length, and one long value costs no more than itself. Equal rows give equal bytes.
 """
 
+import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -41,9 +43,18 @@ def pack(round: int, rows: ClientRows) -> bytes:
             entries[f"number:{_quote(name)}"] = np.array(numbers, dtype=np.float64)
         else:
             entries[f"json:{_quote(name)}"] = _to_bytes(values)
+    entries["sha256"] = _digest(entries)
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **entries)
     return file.getvalue()
+
+
+def _digest(entries: Mapping[str, np.ndarray]) -> np.ndarray:
+    total = hashlib.sha256()
+    for name, array in sorted(entries.items()):
+        total.update(f"{name}\0{array.dtype.str}\0{array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return np.frombuffer(total.digest(), dtype=np.uint8)
 
 
 def unpack(round: int, data: bytes) -> Columns:
@@ -54,12 +65,18 @@ def unpack(round: int, data: bytes) -> Columns:
     except Exception as error:  # numpy, zipfile and zlib raise many kinds, and all mean the same
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise FormatError(f"it must be an npz file, got {reason[:200]}") from None
-    check_format(_whole_number(entries.pop("format", None)), FORMAT)
+    check_format(_whole_number(entries.get("format")), FORMAT)
+    seal = entries.pop("sha256", None)
+    if seal is None or not np.array_equal(seal, _digest(entries)):
+        raise FormatError("its content must have the sha256 that it names, got another")
+    del entries["format"]
     if (found := _whole_number(entries.pop("round", None))) != round:
         raise FormatError(f"it must be of round {round}, got {found}")
     ids = _from_bytes("clients", entries.pop("clients", None))
     if not all(isinstance(id, str) for id in ids):
         raise FormatError("clients must be strings, got others")
+    if len(set(ids)) != len(ids):
+        raise FormatError("clients must be different, got one twice")
     columns = {"round": np.full(len(ids), round), "client": _objects(ids)}
     for entry, array in entries.items():
         kind, _, name = entry.partition(":")

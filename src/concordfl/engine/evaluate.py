@@ -22,8 +22,11 @@ from ..metrics import agreement, score
 SCORES = ("accuracy", "loss", "auc", "f1", "log_likelihood")
 NUM_QUANTILES = 200  # of likelihoods; verdicts at a stated false-alarm rate are made from them
 NUM_BINS = 2400  # of the likelihoods' histograms
+MIN_NARROWING = 20  # a range is narrowed if it becomes shorter by more
+MAX_NARROWINGS = 5
 BINS_REACH = 12.0  # deviations on both sides of the mean: a bin is a hundredth of a deviation
 
+Range = tuple[float, float]
 Evaluation = Callable[[Algorithm, Client, Splits, Tree | None, Tree, Mapping[str, Any]], Any]
 
 
@@ -48,11 +51,20 @@ def evaluate(
         for name in options["splits"]
         if len(getattr(splits, name))
     }
-    reply = {"scores": scores, "inspect": predictor.inspect()}
-    if options["moments"]:
-        held_out = predictor.likelihood_anywhere(splits.validation).by_name()
-        reply["moments"] = {name: _moments(values) for name, values in held_out.items()}
-    return reply
+    return {"scores": scores, "inspect": predictor.inspect()}
+
+
+def sum_likelihoods(
+    algorithm: Algorithm,
+    client: Client,
+    splits: Splits,
+    _state: Tree | None,
+    message: Tree,
+    _options: Mapping[str, Any],
+) -> Total:
+    """Moments of the held-out examples' log-likelihoods: where they lie, and how far apart."""
+    found = algorithm.likelihood(client, None, message, splits.validation).by_name()
+    return Total({name: moments(values) for name, values in found.items()})
 
 
 def count_likelihoods(
@@ -62,19 +74,16 @@ def count_likelihoods(
     _state: Tree | None,
     message: Tree,
     options: Mapping[str, Any],
-) -> Tree:
+) -> Total:
     """Histograms of the held-out examples' log-likelihoods, within the ranges that are given."""
-    found = algorithm.likelihood(client, None, message, splits.validation)
-    counts = {}
-    for name, values in found.by_name().items():
-        low, high = options["ranges"][name]
-        edges = np.linspace(low, high, NUM_BINS + 1)
-        counts[name] = torch.from_numpy(np.histogram(values.clamp(low, high).numpy(), edges)[0])
-    return Total(counts)
+    found = algorithm.likelihood(client, None, message, splits.validation).by_name()
+    ranges = options["ranges"]
+    return Total({name: histogram(found[name], ranges[name]) for name in ranges})
 
 
 EVALUATION_STEPS: dict[str, Evaluation] = {
     "evaluate": evaluate,
+    "sum_likelihoods": sum_likelihoods,
     "count_likelihoods": count_likelihoods,
 }
 
@@ -89,10 +98,18 @@ def _scores(predictor: Predictor, examples: Examples) -> dict[str, float]:
     return values
 
 
-def _moments(values: Tensor) -> Tensor:
-    """How many, their sum and the sum of their squares."""
-    values = values.double()
-    return torch.stack([torch.tensor(float(len(values))).double(), values.sum(), (values**2).sum()])
+def moments(values: Tensor) -> Tensor:
+    """How many of the values are finite, their sum and the sum of their squares."""
+    finite = values[values.isfinite()].double()
+    count = torch.tensor(float(len(finite)), dtype=torch.float64)
+    return torch.stack([count, finite.sum(), (finite**2).sum()])
+
+
+def histogram(values: Tensor, bounds: Sequence[float]) -> Tensor:
+    """(NUM_BINS,) how many values lie in each of equal bins; those outside count at the ends."""
+    low, high = bounds
+    known = values[~values.isnan()].clamp(low, high).numpy()
+    return torch.from_numpy(np.histogram(known, np.linspace(low, high, NUM_BINS + 1))[0])
 
 
 # --- at the server --------------------------------------------------------------------------------
@@ -133,12 +150,11 @@ def client_rows(replies: Mapping[ClientId, Tree], *, new: bool) -> dict[ClientId
     return rows
 
 
-def likelihood_ranges(replies: Mapping[ClientId, Tree]) -> dict[str, tuple[float, float]]:
+def first_ranges(sums: Mapping[str, Tensor]) -> dict[str, Range]:
     """Where the bins of the histograms begin and end, from summed moments."""
-    parts = [reply["moments"] for _, reply in sorted(replies.items()) if "moments" in reply]
     ranges = {}
-    for name in parts[0] if parts else ():
-        count, total, squares = torch.stack([part[name] for part in parts]).sum(0).tolist()
+    for name, values in sums.items():
+        count, total, squares = values.tolist()
         if count:
             mean = total / count
             reach = BINS_REACH * math.sqrt(max(squares / count - mean**2, 0.0)) or 1.0
@@ -146,21 +162,46 @@ def likelihood_ranges(replies: Mapping[ClientId, Tree]) -> dict[str, tuple[float
     return ranges
 
 
+def narrower_ranges(
+    counts: Mapping[str, Tensor], ranges: Mapping[str, Range]
+) -> dict[str, Range] | None:
+    """Ranges that hold the wanted quantiles more closely; None where none would be worth while.
+
+    A few values far away make the first range so wide that nearly all others share a bin.
+    """
+    closer = {}
+    for name, (low, high) in ranges.items():
+        filled = np.cumsum(counts[name].numpy())
+        if not filled[-1]:
+            return None
+        first = int(np.searchsorted(filled, filled[-1] / NUM_QUANTILES / 2))
+        last = int(np.searchsorted(filled, filled[-1] * (1 - 1 / NUM_QUANTILES / 2)))
+        edges = np.linspace(low, high, NUM_BINS + 1)
+        closer[name] = (float(edges[first]), float(edges[min(last + 1, NUM_BINS)]))
+    worth_while = any(
+        closer[name][1] - closer[name][0] < (high - low) / MIN_NARROWING
+        for name, (low, high) in ranges.items()
+    )
+    return closer if worth_while else None
+
+
 def thresholds(
-    counts: Mapping[str, Tensor], ranges: Mapping[str, tuple[float, float]]
-) -> dict[str, list[float]]:
+    counts: Mapping[str, Tensor], ranges: Mapping[str, Range]
+) -> dict[str, list[float]] | None:
     """Quantiles 0..1 of the log-likelihoods in the histograms, even steps apart."""
     levels = np.linspace(0, 1, NUM_QUANTILES + 1)
     found = {}
     for name, (low, high) in ranges.items():
         cumulated = np.concatenate([[0], np.cumsum(counts[name].numpy())])
+        if not cumulated[-1]:
+            continue
         edges = np.linspace(low, high, NUM_BINS + 1)
         # Where nothing was counted the sum stands still: levels lie between edges where it rises.
         rises = np.flatnonzero(np.diff(cumulated))
         bounds = np.unique(np.concatenate([rises, rises + 1]))
         reached = cumulated[bounds] / cumulated[-1]
         found[name] = np.interp(levels, reached, edges[bounds]).tolist()
-    return found
+    return found or None
 
 
 def grouping(

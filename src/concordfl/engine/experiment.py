@@ -26,7 +26,7 @@ from ..core import (
     Tree,
     tree,
 )
-from ..core.protocol import FAILED, REFUSED
+from ..core.protocol import FAILED, REFUSED, TIMED_OUT
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -166,12 +166,14 @@ class Experiment:
 
     def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:
         """Whether the round counts: server state and client states do together, or not at all."""
+        self.executor.discard()  # what an earlier attempt that was broken off has left
         cohort = self._assemble(turn, progress, attempt)
         asked, published = set(cohort.ids), progress.publications.copy()
         try:
             server = turn.stage.play(progress.server, cohort)
         except NoReplies:
             counts = False
+            progress.void_rounds += 1
             self.executor.discard()
             self._take_back(progress, published)
         else:
@@ -179,7 +181,7 @@ class Experiment:
             self._check_step(turn, progress.server, cohort.server_step)
             progress.server, progress.momentum = tree.normal(server), cohort.server_step.memory
             self.executor.commit(turn.round)
-        if turn.stage.everyone:
+        if counts and turn.stage.everyone:
             answered = set(cohort.ids)
             newly_absent = asked - answered if turn.stage.required else set()
             progress.absent = (progress.absent - answered) | newly_absent
@@ -198,7 +200,8 @@ class Experiment:
             )
 
     def _unanswered(self, turn: Turn) -> ClientStepError:
-        rule = "clients must answer once before training, got no answer"
+        least = self.plan.min_replies
+        rule = f"at least {least} clients must answer once before training, got fewer"
         return ClientStepError(f"stage {turn.stage.name!r}, round {turn.round}: {rule}")
 
     def _take_back(self, progress: Progress, before: Publications) -> None:
@@ -251,34 +254,43 @@ class Experiment:
         key = Key(self.plan.seed, "dropout", *stage, turn.stage_round, number)
         dropped = sampling.dropouts(order.clients, self.plan.dropout, key)
         outcome = self._perform(order._replace(dropped=tuple(sorted(dropped))), progress)
-        refused = outcome.because_of(REFUSED)
-        if refused and len(refused) + len(dropped) == len(order.clients):
-            raise ClientStepError(
-                f"stage {order.stage!r}, step {order.step!r}, round {order.round}: every reply and "
-                f"state must be finite, got NaN or infinity from all of {len(refused)} clients: is "
-                "the learning rate too high?"
-            )
+        self._require_any(order, outcome)
         progress.traffic.add(progress.publications.deliver(order.clients), 0)
         return outcome
+
+    def _require_any(self, order: Order, outcome: Outcome) -> None:
+        """Where all replies are refused or have failed, going on would change nothing."""
+        refused, failed = outcome.because_of(REFUSED), outcome.because_of(FAILED)
+        if not (refused or failed) or outcome.sent or outcome.because_of(TIMED_OUT):
+            return
+        if failed:
+            detail = outcome.missing[failed[0]].detail
+            raise ClientStepError(
+                f"{order.where}: at least one client must succeed, got failures from all of "
+                f"{len(refused) + len(failed)} clients, the first: {failed[0]!r}: {detail}"
+            )
+        raise ClientStepError(
+            f"{order.where}: every reply and state must be finite, got NaN or infinity from all of "
+            f"{len(refused)} clients: is the learning rate too high?"
+        )
 
     def _perform(self, order: Order, progress: Progress, *, evaluation: bool = False) -> Outcome:
         """Bring an order to its clients, and take down what it cost and who is missing."""
         each = None if order.each is None else tree.normal(order.each)
         order = order._replace(broadcast=tree.normal(order.broadcast), each=each)
-        outcome = self.executor.perform(order)
+        outcome = self.executor.perform(order).check(order)
         progress.traffic.count(order, outcome, evaluation=evaluation)
         for id in sorted(outcome.missing):
             missing = outcome.missing[id]
-            progress.missing[missing.reason] = progress.missing.get(missing.reason, 0) + 1
+            reason = f"{missing.reason} in evaluation" if evaluation else missing.reason
+            progress.missing[reason] = progress.missing.get(reason, 0) + 1
             if missing.detail and len(progress.failures) < MAX_FAILURES_RECORDED:
                 where = {"client": id, "stage": order.stage, "step": order.step}
                 progress.failures.append({**where, "round": order.round, **missing._asdict()})
         failed = outcome.because_of(FAILED)
-        if failed and self.plan.on_error == "stop":
-            raise ClientStepError(
-                f"client {failed[0]!r}, stage {order.stage!r}, step {order.step!r}, "
-                f"round {order.round}: {outcome.missing[failed[0]].detail}"
-            )
+        if failed and self.setup.on_error == "stop":
+            detail = outcome.missing[failed[0]].detail
+            raise ClientStepError(f"client {failed[0]!r}, {order.where}: {detail}")
         return outcome
 
     # --- evaluation, records, checkpoints ---------------------------------------------------------
@@ -302,11 +314,12 @@ class Experiment:
             "training": evaluate.summarise(local, "train"),
             "global": evaluate.summarise(held_out, "test"),
             "clusters": evaluate.grouping(local, self.roster.groups),
-            "thresholds": self._thresholds(local, turn, progress),
+            "thresholds": self._thresholds(turn, progress),
             "server": self.algorithm.describe(progress.server),
             "bytes": progress.traffic.to_dict(),
             "missing": dict(progress.missing),
-            "failures": list(progress.failures),
+            "failures": self._new_failures(progress),
+            "void_rounds": progress.void_rounds,
         }
         return {key: value for key, value in record.items() if value not in (None, {}, [])}
 
@@ -326,7 +339,6 @@ class Experiment:
                 "new": new,
                 "splits": ["test"] if new else self._evaluated_splits(),
                 "tune_epochs": self.plan.tune_new if new else 0,
-                "moments": not new and self._wants_thresholds(turn),
             },
         )
         replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
@@ -339,25 +351,41 @@ class Experiment:
         always = ["test", "validation"]
         return always if self.plan.select_on == "validation" else [*always, "train"]
 
-    def _wants_thresholds(self, turn: Turn) -> bool:
-        return self.algorithm.scores_samples and self._is_last(turn)
-
-    def _thresholds(
-        self, local: Mapping[ClientId, Tree], turn: Turn, progress: Progress
-    ) -> dict[str, list[float]] | None:
-        """Quantiles of held-out likelihoods, from histograms that clients add up."""
-        ranges = evaluate.likelihood_ranges(local)
-        if not ranges:
+    def _thresholds(self, turn: Turn, progress: Progress) -> dict[str, list[float]] | None:
+        """Quantiles of held-out likelihoods after the last round, from what clients add up."""
+        if not (self.algorithm.scores_samples and self._is_last(turn)):
             return None
+        sums = self._sum_evaluation("sum_likelihoods", {}, turn, progress)
+        ranges: dict[str, evaluate.Range] | None = evaluate.first_ranges(sums or {})
+        found = None
+        for _ in range(evaluate.MAX_NARROWINGS):
+            if not ranges:
+                break
+            options = {"ranges": {name: list(bounds) for name, bounds in ranges.items()}}
+            counts = self._sum_evaluation("count_likelihoods", options, turn, progress)
+            if counts is None:
+                break
+            found = evaluate.thresholds(counts, ranges)
+            ranges = evaluate.narrower_ranges(counts, ranges)
+        return found
+
+    def _sum_evaluation(
+        self, step: str, options: dict[str, Any], turn: Turn, progress: Progress
+    ) -> Tree:
+        """The total of an evaluation over the participants; None if nobody answered."""
         order = _order_of(turn)._replace(
-            step="count_likelihoods",
-            clients=tuple(sorted(local)),
+            step=step,
+            clients=tuple(sorted(self.evaluated)),
             broadcast=self.algorithm.message(progress.server, None),
             wanted="total",
-            options={"ranges": {name: list(range) for name, range in ranges.items()}},
+            options=options,
         )
-        counts = self._perform(order, progress, evaluation=True).value
-        return None if counts is None else evaluate.thresholds(counts, ranges)
+        return self._perform(order, progress, evaluation=True).value
+
+    def _new_failures(self, progress: Progress) -> list[dict[str, Any]]:
+        """Since the last record."""
+        last = self.records[-1]["round"] if self.records else 0
+        return [failure for failure in progress.failures if failure["round"] > last]
 
     def _keep_rows(self, turn: Turn, rows: ClientRows) -> None:
         if self.folder is None:
@@ -408,6 +436,7 @@ class Experiment:
             "bytes": progress.traffic.to_dict(),
             "missing": dict(progress.missing),
             "failures": list(progress.failures),
+            "void_rounds": progress.void_rounds,
             "seconds": {
                 "total": progress.seconds,
                 "per_round": progress.seconds / progress.round,
@@ -438,9 +467,11 @@ def _order_of(turn: Turn) -> Order:
 
 
 def _is_identical(left: Tree, right: Tree) -> bool:
-    """Whether two trees are made of the very same tensors."""
-    pairs = itertools.zip_longest(tree.leaves(left), tree.leaves(right))
-    return left is right or all(a is b for a, b in pairs)
+    """Whether two trees are made of the very same tensors under the same names."""
+    if left is right:
+        return True
+    ours, theirs = tree.flatten(left), tree.flatten(right)
+    return ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
 
 
 def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:

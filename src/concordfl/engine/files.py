@@ -24,7 +24,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from ..core.errors import CheckpointError, FormatError, NewerFormatError
+from ..core.errors import CheckpointError, FormatError, OtherFormatError
 
 Content = TypeVar("Content")
 
@@ -173,22 +173,25 @@ def damage_in(file: Path | str, advice: str) -> Iterator[None]:
     """What is found wrong with the content of `file` is one line, with what can be done."""
     try:
         yield
-    except NewerFormatError as error:
-        raise NewerFormatError(f"{file}: {error}") from None
+    except OtherFormatError as error:
+        raise OtherFormatError(f"{file}: {error}") from None
     except FormatError as error:
         raise FormatError(f"{file} is damaged or was edited ({error}): {advice}") from None
 
 
 def check_format(found: Any, newest: int) -> None:
     """Whether this version can read a file that says it has the format `found`."""
+    if found is None:
+        raise OtherFormatError(
+            f"written by an older concordfl, which can read it: format must be {newest}, got none"
+        )
     if type(found) is not int or found < 1:
         raise FormatError(f"format must be a whole number >= 1, got {reprlib.repr(found)}")
-    if found > newest:
-        raise NewerFormatError(
-            f"written by a newer concordfl: format must be <= {newest}, got {found}"
+    if found != newest:
+        age = "a newer" if found > newest else "an older"
+        raise OtherFormatError(
+            f"written by {age} concordfl, which can read it: format must be {newest}, got {found}"
         )
-    if found < newest:
-        raise FormatError(f"written by an older concordfl: format must be {newest}, got {found}")
 
 
 def check_schema(adapter: TypeAdapter[Content], value: Any) -> Content:

@@ -7,6 +7,8 @@ answers is data (`Outcome`); method, network and training settings reach it once
 
 from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
+
 from ..core import (
     Client,
     ClientId,
@@ -26,6 +28,8 @@ from ..data import Federation, Splits
 from .evaluate import EVALUATION_STEPS
 from .setup import Setup
 from .tree_sum import NOTHING, TreeSum
+
+MAX_DETAIL_CHARACTERS = 500  # of an exception's text
 
 
 class StateStore(Protocol):
@@ -51,8 +55,16 @@ class Node:
     """The clients of one process: they share a resident model and what was published."""
 
     def __init__(
-        self, setup: Setup, federation: Federation, states: StateStore, secret: Secret
+        self,
+        setup: Setup,
+        federation: Federation,
+        states: StateStore,
+        secret: Secret,
+        *,
+        explains: bool = True,
     ) -> None:
+        """`explains`: whether the server is told the text of an exception, which may hold data."""
+        self._explains, self.committed_round = explains, 0
         self._setup, self._federation = setup, federation
         self._states, self.secret = states, secret
         # By client: the phase of its data that the memos are of, and one memo per split.
@@ -67,8 +79,9 @@ class Node:
         replies: dict[ClientId, Tree] = {}
         sent: dict[ClientId, int] = {}
         missing: dict[ClientId, Missing] = {}
+        dropped, first = frozenset(order.dropped), None
         for index, id in enumerate(order.clients):
-            reply = Missing(DROPPED_OUT) if id in order.dropped else self._try(order, id)
+            reply = Missing(DROPPED_OUT) if id in dropped else self._try(order, id, first)
             if isinstance(reply, Missing):
                 missing[id] = reply
                 total.put(index, NOTHING)
@@ -77,6 +90,7 @@ class Node:
             if reply.state is not None:
                 self._states.put(id, reply.state)
             if order.wanted == "total":
+                first = reply.value if first is None else first
                 total.put(index, reply.value)
             else:
                 replies[id] = reply.value
@@ -89,9 +103,10 @@ class Node:
             self._memos.clear()  # whatever was derived may come from the older publication
         self._published[name] = tree.unpack(data)
 
-    def commit(self) -> None:
-        """Make the round's states count: the server has counted the replies."""
+    def commit(self, round: int) -> None:
+        """Make the states of a round count: the server has counted the replies."""
         self._states.commit()
+        self.committed_round = round
 
     def discard(self) -> None:
         """Forget the round's states: it was void."""
@@ -103,19 +118,22 @@ class Node:
 
     # --- one client -------------------------------------------------------------------------------
 
-    def _try(self, order: Order, id: ClientId) -> Reply | Missing:
-        """The client's reply, or why there is none."""
+    def _try(self, order: Order, id: ClientId, first: Tree) -> Reply | Missing:
+        """The client's reply, which must fit the `first` one of a sum, or why there is none."""
+        state = self._states.get(id)  # that it is damaged is not the step's fault
         try:
-            return self._perform_one(order, id)
+            reply = self._perform_one(order, id, state)
+            if first is not None and isinstance(reply, Reply):
+                _require_fit(reply.value, first)
+            return reply
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
+            kind = type(error).__name__
+            what = f"{kind}: {error}"[:MAX_DETAIL_CHARACTERS] if self._explains else kind
             if self._setup.on_error == "skip":
                 return Missing(FAILED, what)
-            where = f"client {id!r}, stage {order.stage!r}, step {order.step!r}"
-            raise ClientStepError(f"{where}, round {order.round}: {what}") from error
+            raise ClientStepError(f"client {id!r}, {order.where}: {what}") from error
 
-    def _perform_one(self, order: Order, id: ClientId) -> Reply | Missing:
-        packed = self._states.get(id)
+    def _perform_one(self, order: Order, id: ClientId, packed: bytes | None) -> Reply | Missing:
         state = None if packed is None else tree.unpack(packed)
         splits = self._splits(id, order.training_round)
         client = self._client(id, splits.train, order.stage_round, has_state=state is not None)
@@ -172,3 +190,16 @@ class Node:
         if name not in self._published:
             raise SettingError(f"nothing has been published under {name!r}")
         return self._published[name]
+
+
+def _require_fit(reply: Tree, first: Tree) -> None:
+    """Refuse a reply that cannot be added to the first one."""
+    ours, theirs = tree.flatten(reply), tree.flatten(first)
+    for name in ours.keys() & theirs.keys():
+        left, right = (_shape(part[name]) for part in (ours, theirs))
+        if left != right:
+            raise ValueError(f"replies must fit, got {name!r} of {left} beside {right}")
+
+
+def _shape(leaf: Any) -> Any:
+    return tuple(leaf.shape) if isinstance(leaf, Tensor) else "a number"

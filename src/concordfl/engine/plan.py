@@ -34,7 +34,7 @@ class Plan(Settings):
     min_replies: Count = 1  # fewer replies to an order void the round
     # whether a client whose step fails ends the run, or only misses the round
     on_error: Literal["stop", "skip"] = "stop"
-    # makes privacy noise repeatable; left out, it is drawn from a secret that is not recorded
+    # makes privacy noise repeatable; left out, it comes from a secret kept with clients' states
     noise_seed: Seed | None = None
     executor: Literal["auto", "serial", "processes"] = "auto"
     workers: WorkerCount | None = None  # for processes; by default one per core

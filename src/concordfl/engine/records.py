@@ -30,11 +30,11 @@ from typing_extensions import TypedDict
 from ..core import (
     CheckpointError,
     ClientId,
-    Count,
     CountOrZero,
     FormatError,
     NonNegative,
     Tree,
+    WorkerCount,
     tree,
 )
 from . import client_table
@@ -122,6 +122,7 @@ class Summary(TypedDict):
     bytes: BytesFacts
     missing: dict[str, CountOrZero]
     failures: list[FailureFacts]
+    void_rounds: CountOrZero
     seconds: SecondsFacts
     executor: str
     executor_reason: str
@@ -142,16 +143,18 @@ class FederationFacts(TypedDict):
 
 
 class ExecutorChoice(TypedDict):
-    name: str
-    workers: Count
+    name: Literal["serial", "processes"]
+    workers: WorkerCount
     reason: str
     device: Literal["cpu", "cuda", "mps"]
 
 
 REWRITE = "remove it and `concordfl resume {folder}` writes it again"
+# A finished run is only read: without its summary it is not finished.
+REWRITE_BOTH = "remove it and summary.json, and `concordfl resume {folder}` writes both again"
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
-EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE)
-FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE)
+EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE_BOTH)
+FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE_BOTH)
 
 
 class RecordsSeal(NamedTuple):

@@ -32,3 +32,9 @@ class Setup:
                 "aggregation.server_lr and server_momentum need a method that averages models, "
                 f"got {type(self.algorithm).__name__}"
             )
+        methods = (self.algorithm, *self.algorithm.parts().values())
+        if self.aggregation.pad_choices and not any(method.chooses for method in methods):
+            raise SettingError(
+                "aggregation.pad_choices needs a method whose clients choose among models and "
+                f"reply for one of them, got {type(self.algorithm).__name__}"
+            )

@@ -24,7 +24,6 @@ HOW_COMPUTED = (
     "client_states",
     "checkpoint_seconds",
     "keep_checkpoints",
-    "on_error",
 )
 
 # Settings that did not exist from the beginning, each with the value that stood for it before, as
@@ -34,6 +33,7 @@ HOW_COMPUTED = (
 # that are left out unless they are given need no entry.
 LATER_SETTINGS: Mapping[str, Any] = {
     "run.min_replies": 1,
+    "run.on_error": "stop",
     "aggregation.server_lr": 1.0,
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,

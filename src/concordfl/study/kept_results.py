@@ -7,7 +7,9 @@ to the run file, no longer give its `config_hash` is ignored: the run file, the 
 data are others than they were.
 """
 
+import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Annotated, Any, NotRequired, Required, cast
 
 import pydantic_core
 from annotated_types import Ge, Le
+from filelock import FileLock
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic cannot use that of typing before Python 3.12
 
@@ -228,10 +231,17 @@ def keep(run_file: Path, line: Line) -> None:
         checked = _check_line(json.loads(to_json(line)))
     except ValueError as error:
         raise DataError(f"{file} must hold whole results, got one that is not: {error}") from None
-    lines = {_identity(kept): kept for kept in _read_lines(file).values()}
-    lines[_identity(checked)] = checked
-    text = "".join(to_json(kept) + "\n" for kept in sorted(lines.values(), key=_order))
-    write_atomically(file, text)
+    with _one_at_a_time(file):
+        lines = {_identity(kept): kept for kept in _read_lines(file).values()}
+        lines[_identity(checked)] = checked
+        text = "".join(to_json(kept) + "\n" for kept in sorted(lines.values(), key=_order))
+        write_atomically(file, text)
+
+
+def _one_at_a_time(file: Path) -> FileLock:
+    """A lock on a results file, which lies elsewhere: its folder may be under version control."""
+    name = hashlib.sha256(str(file.resolve()).encode(errors="surrogateescape")).hexdigest()
+    return FileLock(Path(tempfile.gettempdir()) / f"concordfl-{name[:16]}.lock")
 
 
 def _read_lines(file: Path) -> dict[int, Line]:

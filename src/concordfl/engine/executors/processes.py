@@ -91,7 +91,10 @@ class Work:
             self._replies |= outcome.value
         else:
             value = outcome.value if outcome.sent else NOTHING
-            self._total.put(block.number, value, block.level)
+            try:
+                self._total.put(block.number, value, block.level)
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise ClientStepError(f"{self.order.where}: replies must fit: {error}") from error
 
     def outcome(self) -> Outcome:
         value: Tree = self._replies
@@ -184,8 +187,9 @@ class Processes(Simulation):
         work.add(block, result.outcome)
 
     def publish(self, name: str, data: bytes) -> None:
+        if name in self._published:
+            self._home.clear()  # nodes forget what they may have derived from the older one
         self._published[name] = data
-        self._home.clear()
         for worker in self._workers:
             self._send(worker, b"publish", name.encode(), data)
 
@@ -363,7 +367,9 @@ def _do_block(
         result = tree.pack(BlockResult(outcome, changed, remembered))
         return RESULT, result, b"".join(states.changed.values())
     except Exception as error:
-        return ERROR, str(error).encode(), traceback.format_exc().encode()
+        texts = (str(error), traceback.format_exc())
+        message, remote = (text.encode(errors="backslashreplace") for text in texts)
+        return ERROR, message, remote
 
 
 def _cut(data: bytes, sizes: Mapping[ClientId, int]) -> dict[ClientId, bytes]:
