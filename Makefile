@@ -12,7 +12,7 @@ demo: $(READY)
 
 test: lint type
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -n 2 -m "not slow"
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal -m "not slow"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 

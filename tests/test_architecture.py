@@ -30,6 +30,7 @@ ALLOWED = {
 RESERVED = {
     "flwr": ["engine/flower"],
     "ray": ["engine/executors/ray.py"],
+    "plotly": ["report"],
     "matplotlib": ["report"],
 }
 

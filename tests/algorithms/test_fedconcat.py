@@ -437,7 +437,7 @@ def test_nobody_answers_at_first():
         method, skewed(clients=1), plan=Plan(rounds=1, dropout=0.99, evaluate_every=1)
     )
     with pytest.raises(
-        ClientStepError, match="clients must answer once before training, got no answer"
+        ClientStepError, match="at least 1 client must answer once before training, got fewer"
     ):
         lost.run(lost.start())
 

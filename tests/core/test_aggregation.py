@@ -211,7 +211,7 @@ def test_a_total_of_weight_zero_is_not_stepped():
     total = step.incoming({"m": Averaged({"w": torch.zeros(2)}, 0.0)}, "train")["m"]
     before = {"w": torch.ones(2)}
     assert total.mean(otherwise=before) is before
-    assert (step.count, step.memory) == (0, {})
+    assert (step.count, step.memory) == (1, {})  # it was taken, and left alone
     with pytest.raises(SettingError, match=r"averaged around: .* `mean\(otherwise=...\)`"):
         step.incoming(Averaged({"w": torch.ones(2)}, 1.0), "train").mean()
 

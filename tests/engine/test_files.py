@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from concordfl import CheckpointError, FormatError
-from concordfl.core.errors import NewerFormatError
+from concordfl.core.errors import OtherFormatError
 from concordfl.engine import files
 from concordfl.engine.files import SealedJson, file_name, read_file, write_atomically
 
@@ -141,7 +141,6 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
         (b"{}", "format must be a whole number >= 1, got None"),
         (b'{"format": true}', "format must be a whole number >= 1, got True"),
         (b'{"format": "2"}', "format must be a whole number >= 1, got '2'"),
-        (b'{"format": 1}', "written by an older concordfl: format must be 2, got 1"),
         (b'{"format": 2}', "its content must have the sha256 that it names, got another"),
         (b'{"format": 2, "sha256": 7}', "its content must have the sha256 that it names"),
         (reseal({"format": 2}).encode(), "number must be there, got nothing"),
@@ -163,11 +162,22 @@ def test_what_is_wrong_is_one_line_with_file_reason_and_advice(tmp_path, content
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.parametrize(
+    ("content", "found"), [(b'{"format": 1, "sha256": "x"}', "1"), (b'{"rounds": 3}', "none")]
+)
+def test_an_older_format_is_not_called_damage(tmp_path, content, found):
+    """Nobody shall be told to remove what another version can read."""
+    (tmp_path / "file.json").write_bytes(content)
+    rule = f"file.json: written by an older concordfl: format must be 2, got {found}$"
+    with pytest.raises(OtherFormatError, match=rule):
+        KIND.read(tmp_path / "file.json")
+
+
 def test_a_newer_format_is_refused_clearly(tmp_path):
     path = tmp_path / "file.json"
     path.write_text(reseal({"format": 3, "news": 1}))
     with pytest.raises(
-        NewerFormatError,
+        OtherFormatError,
         match=r"file.json: written by a newer concordfl: format must be <= 2, got 3$",
     ):
         KIND.read(path)

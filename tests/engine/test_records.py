@@ -33,6 +33,7 @@ SUMMARY = {
     "bytes": {"down": 10, "up": 20},
     "missing": {"failed": 1},
     "failures": [{"client": "a\udce9", "step": "train", "round": 2, "detail": "bad luck"}],
+    "void_rounds": 0,
     "seconds": {"total": 0.5},
     "executor": "serial",
     "executor_reason": "asked for",

@@ -191,6 +191,7 @@ class Federation:
             "participants": self.participants,
             "held_out": self.held_out,
             "pooled_id": self.pooled_id,
+            "num_classes": self.num_classes,
             "classes": self.preprocessing.classes,
             "groups": sorted((id, sorted(groups.items())) for id, groups in self.groups.items()),
         }

@@ -201,7 +201,8 @@ class Experiment:
 
     def _unanswered(self, turn: Turn) -> ClientStepError:
         least = self.plan.min_replies
-        rule = f"at least {least} clients must answer once before training, got fewer"
+        clients = "1 client" if least == 1 else f"{least} clients"
+        rule = f"at least {clients} must answer once before training, got fewer"
         return ClientStepError(f"stage {turn.stage.name!r}, round {turn.round}: {rule}")
 
     def _take_back(self, progress: Progress, before: Publications) -> None:

@@ -181,16 +181,15 @@ def damage_in(file: Path | str, advice: str) -> Iterator[None]:
 
 def check_format(found: Any, newest: int) -> None:
     """Whether this version can read a file that says it has the format `found`."""
-    if found is None:
-        raise OtherFormatError(
-            f"written by an older concordfl, which can read it: format must be {newest}, got none"
-        )
     if type(found) is not int or found < 1:
         raise FormatError(f"format must be a whole number >= 1, got {reprlib.repr(found)}")
-    if found != newest:
-        age = "a newer" if found > newest else "an older"
+    if found > newest:
         raise OtherFormatError(
-            f"written by {age} concordfl, which can read it: format must be {newest}, got {found}"
+            f"written by a newer concordfl: format must be <= {newest}, got {found}"
+        )
+    if found < newest:
+        raise OtherFormatError(
+            f"written by an older concordfl: format must be {newest}, got {found}"
         )
 
 
@@ -241,6 +240,10 @@ class SealedJson(Generic[Content]):
         body = parse_json(data)
         if not isinstance(body, dict):
             raise FormatError(f"it must be a JSON object, got {reprlib.repr(body)}")
+        if body and not {"format", "sha256"} & body.keys():
+            raise OtherFormatError(
+                f"written by an older concordfl: format must be {self.format}, got none"
+            )
         check_format(body.get("format"), self.format)
         seal = body.pop("sha256", None)
         if seal != _digest(body):
