@@ -35,7 +35,7 @@ def concepts(clients=12, examples=40, seed=0):
     for number in range(clients):
         concept = number % 3
 
-        def draw(count, concept=concept, mix=rng.dirichlet(np.ones(4))):  # noqa: B008 - one mix per client
+        def draw(count, concept=concept, mix=rng.dirichlet(np.ones(4))):  # noqa: B008
             y = rng.choice(4, size=count, p=mix)
             x = (centres[y] + rng.normal(size=(count, 6))).astype(np.float32)
             return Arrays(x, [y, 3 - y, (y + 1) % 4][concept])

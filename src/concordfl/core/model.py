@@ -47,7 +47,8 @@ class Model:
     ) -> None:
         self._build, self._extend, self.device = build, extend, torch.device(device)
         module = self._new_module(Key("layout"))
-        self._train = module.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        module = module.to(self.device)
+        self._train = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._eval = copy.deepcopy(self._train).eval()
         self._live = _tensors(self._train)
         self._eval_live = _tensors(self._eval)
