@@ -27,7 +27,7 @@ A run is a TOML file with the sections below; every key may be left out.
 one, bad values with the rule and the value. Counts are at most 1,000,000,000.
 This page is generated from the settings' types by `python docs/make_reference.py`.
 """
-ALGORITHM = """`[compare.NAME]` has the settings of further methods, which only `concordfl compare` reads.
+ALGORITHM = """`[compare.NAME]` has the settings of further methods, which only `compare` reads.
 Where no method is named it is `fedavg`, and `compare --set algorithm.key=value` sets it for all
 compared methods that have such a key. A method may have settings of `[training]` and
 `[aggregation]` of its own, which go before those of the section:
