@@ -29,6 +29,10 @@ FORMAT = 1  # of run files
 SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
+DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
+# sections of which a method may have settings of its own, as `[algorithm.training]` or
+# `[compare.NAME.training]`; these go before those of the section itself
+OWN_SECTIONS = ("training", "aggregation")
 MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
@@ -72,6 +76,7 @@ class Config:
                 raise SettingError(f"[{section}] must be a table, got {received(table[section])}")
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
+        table = _with_own_sections(table)
         model = {"name": "mlp", **table.get("model", {})}
         data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
@@ -81,9 +86,7 @@ class Config:
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
-            algorithm=_choose(
-                {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
-            ),
+            algorithm=_algorithm(table.get("algorithm", {})),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -114,18 +117,37 @@ class Config:
 
 def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     """A method with the settings that `[compare.NAME]` gives it."""
+    where = f"{COMPARED}.{name}"
     settings = table.get(COMPARED, {}).get(name, {})
     if not isinstance(settings, Mapping):
-        raise SettingError(f"[{COMPARED}.{name}] must be a table, got {received(settings)}")
+        raise SettingError(f"[{where}] must be a table, got {received(settings)}")
     if "name" in settings:
         raise SettingError(
-            f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}"
+            f"[{where}] must not name a method again, got name = {settings['name']!r}"
         )
-    if name == table.get("algorithm", {}).get("name", "fedavg"):
+    if name == table.get("algorithm", {}).get("name", DEFAULT_ALGORITHM):
         raise SettingError(
             f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
         )
-    return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
+    own, _ = _split_own(settings, where)
+    return _choose({**own, "name": name}, "name", ALGORITHMS, where)
+
+
+def _with_own_sections(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with what [algorithm] has of other sections put in its place there."""
+    own, sections = _split_own(table.get("algorithm", {}), "algorithm")
+    merged = {name: {**table.get(name, {}), **values} for name, values in sections.items()}
+    return {**table, **merged, "algorithm": own} if merged else table
+
+
+def _split_own(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a method, and those of other sections that it has for itself, checked."""
+    sections = {name: settings[name] for name in OWN_SECTIONS if name in settings}
+    if "training" in sections:
+        _training(sections["training"], f"{where}.training")
+    if "aggregation" in sections:
+        Aggregation.from_table(sections["aggregation"], f"{where}.aggregation")
+    return {key: value for key, value in settings.items() if key not in sections}, sections
 
 
 def own_code(table: Mapping[str, Any]) -> dict[str, str]:
@@ -292,8 +314,19 @@ def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
     return Scenario.from_table(values, "scenario")
 
 
-def _training(table: Mapping[str, Any]) -> Training:
+def _algorithm(table: Mapping[str, Any]) -> Algorithm:
+    if table and "name" not in table:
+        raise SettingError(
+            f"[algorithm] must name the method that its settings are of, got {next(iter(table))!r} "
+            "and no name"
+        )
+    return _choose(table or {"name": DEFAULT_ALGORITHM}, "name", ALGORITHMS, "algorithm")
+
+
+def _training(table: Mapping[str, Any], where: str = "training") -> Training:
+    if not isinstance(table, Mapping):
+        raise SettingError(f"[{where}] must be a table, got {received(table)}")
     values = dict(table)
     if "schedule" in values:
-        values["schedule"] = _choose(values["schedule"], "kind", SCHEDULES, "training.schedule")
-    return Training.from_table(values, "training")
+        values["schedule"] = _choose(values["schedule"], "kind", SCHEDULES, f"{where}.schedule")
+    return Training.from_table(values, where)
