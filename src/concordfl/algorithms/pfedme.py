@@ -2,9 +2,9 @@
 then steps towards it.
 
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures:
-the inner problem is solved by plain gradient steps with rates of its own, which the run's schedule
-multiplies (the run's rate and momentum are not used); θ goes on from its last inner solution, also
-from round to round; what is evaluated is θ.
+the inner problem is solved by plain gradient steps; both rates follow the run's unless they are
+given, and the run's schedule multiplies them; θ goes on from its last inner solution, also from
+round to round; what is evaluated is θ.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,9 @@ class PFedMe(Algorithm):
 
     penalty: Positive = 15.0  # λ
     inner_steps: Repeats = 5  # K
-    inner_lr: Positive = 0.01
-    outer_lr: Positive = 0.005  # η
+    # left out, they follow the run's rate: see `_rate`
+    inner_lr: Positive | None = None
+    outer_lr: Positive | None = None  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
 
     def init_server(self, task: Task, seed: int) -> Params:
@@ -53,26 +54,33 @@ class PFedMe(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         decay = client.training.schedule.factor(client.round)
+        inner, outer = (decay * self._rate(client, given) for given in (self.inner_lr, self.outer_lr))
 
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
             for _ in range(self.inner_steps):  # θ ≈ argmin f(θ) + λ/2 ‖θ - w‖²
                 theta = _stepped(
-                    theta,
-                    client.grad(client.loss, theta, batch),
-                    w,
-                    self.penalty,
-                    self.inner_lr * decay,
+                    theta, client.grad(client.loss, theta, batch), w, self.penalty, inner
                 )
             seen = tree.subset(client.model.snapshot(), client.model.buffer_names)
-            rate = self.outer_lr * decay * self.penalty
             moved = {
-                name: w[name] - rate * (w[name] - theta[name]) for name in client.model.weight_names
+                name: w[name] - outer * self.penalty * (w[name] - theta[name])
+                for name in client.model.weight_names
             }
             return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
         return {"own": theta}, Mean(w, client.size, around=message)
+
+    def _rate(self, client: Client, given: float | None) -> float:
+        """A rate that was left out: what the run's comes to with its momentum, which the plain
+        steps here have not; at most 1/λ, beyond which a step overshoots the proximal term's centre.
+        """
+        if given is not None:
+            return given
+        training = client.training
+        momentum = training.momentum if training.optimizer == "sgd" else 0.0
+        return min(training.lr / (1 - momentum), 1 / self.penalty)
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)
