@@ -17,7 +17,7 @@ from . import models
 from .algorithms import ALGORITHMS
 from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
-from .core.own_code import names_own_code
+from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
@@ -81,9 +81,7 @@ class Config:
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
-            algorithm=_choose(
-                {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
-            ),
+            algorithm=_method({"name": "fedavg", **table.get("algorithm", {})}, "algorithm"),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -100,7 +98,7 @@ class Config:
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
             "aggregation": self.aggregation.to_table(),
-            "algorithm": _named(self.algorithm, "name", ALGORITHMS),
+            "algorithm": method_table(self.algorithm),
         }
 
     def to_toml(self) -> str:
@@ -125,17 +123,61 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
         raise SettingError(
             f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
         )
-    return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
+    return _method({**settings, "name": name}, f"{COMPARED}.{name}")
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """What a method is called in tables and summaries: its name in the registry, else that of its
+    class.
+    """
+    return _registered_name(algorithm) or type(algorithm).__name__
+
+
+def algorithm_reference(algorithm: Algorithm) -> str:
+    """What a run file calls a method: its name in the registry, else `package.module:Class`, or
+    `<Class>` for one that cannot be imported.
+    """
+    return _registered_name(algorithm) or name_of_object(type(algorithm))
+
+
+def method_table(algorithm: Algorithm) -> dict[str, Any]:
+    """The `[algorithm]` section of a method."""
+    return {"name": algorithm_reference(algorithm), **algorithm.to_table()}
+
+
+def _registered_name(algorithm: Algorithm) -> str | None:
+    return next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
+
+
+def _method(table: Mapping[str, Any], where: str) -> Algorithm:
+    """The method that a section names: one of ours, or a user's own class."""
+    name = table.get("name")
+    if not isinstance(name, str) or not names_own_code(name):
+        refuse_given(name, "algorithm")
+        return _choose(table, "name", ALGORITHMS, where)
+    kind = find_function(name, f"{where}.name")
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        raise SettingError(
+            f"{where}.name must name a class of concordfl.Algorithm, got {received(name)}"
+        )
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise SettingError(f"{where}: {received(name)} must define {', '.join(missing)}, got none")
+    return kind.from_table({key: table[key] for key in table if key != "name"}, where)
 
 
 def own_code(table: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a table that name code which is not concordfl's; nothing is imported."""
     named = {}
-    for section, key in (("model", "name"), ("algorithm", "embedding")):
+    for section, key in (("model", "name"), ("algorithm", "name"), ("algorithm", "embedding")):
         settings = table.get(section)
         value = settings.get(key) if isinstance(settings, Mapping) else None
         if isinstance(value, str) and names_own_code(value):
             named[f"{section}.{key}"] = value
+    compared = table.get(COMPARED)
+    for name in compared if isinstance(compared, Mapping) else ():
+        if names_own_code(name):
+            named[f"{COMPARED}.{name}"] = name
     return named
 
 
@@ -221,7 +263,14 @@ def _require_nesting(table: Mapping[str, Any]) -> None:
 
 
 def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
-    return next(name for name, kind in registry.items() if kind is type(settings))
+    """The name of settings that can only be made from a registry."""
+    for name, kind in registry.items():
+        if kind is type(settings):
+            return name
+    raise SettingError(
+        f"settings must be of a known kind, got {type(settings).__name__}: known are "
+        f"{', '.join(sorted(registry))}"
+    )
 
 
 def _copy(value: Any) -> Any:

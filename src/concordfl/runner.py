@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from . import config as configuration
-from .algorithms import ALGORITHMS
 from .config import Config
 from .core import Algorithm, Key, Model, SettingError
 from .data import Federation
@@ -219,7 +218,7 @@ def _summarise(
     choice: Choice,
 ) -> dict[str, Any]:
     return {
-        "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
+        "algorithm": configuration.algorithm_name(settings.algorithm),
         **experiment.summary(progress),
         "executor_reason": choice.reason,
         "task": {

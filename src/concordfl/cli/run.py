@@ -7,7 +7,6 @@ import typer
 
 from .. import config as configuration
 from .. import runner
-from ..algorithms import ALGORITHMS
 from ..study import compare as comparison
 from .options import ExecutorOption, OutOption, RunFile, SeedOption, SetOption, assignments
 from .preview import preview
@@ -33,7 +32,7 @@ def run(
     if dry_run:
         _show_preview(settings)
         return
-    algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
+    algorithm = configuration.algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
         Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
     )
