@@ -63,7 +63,10 @@ class Config:
     algorithm: Algorithm
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "Config":
+    def from_table(
+        cls, table: Mapping[str, Any], *, algorithm: Algorithm | None = None
+    ) -> "Config":
+        """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
         table = _without_format(table)
         check_keys(table, (*SECTIONS, COMPARED))
@@ -81,7 +84,8 @@ class Config:
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
-            algorithm=_method({"name": "fedavg", **table.get("algorithm", {})}, "algorithm"),
+            algorithm=algorithm
+            or _method({"name": "fedavg", **table.get("algorithm", {})}, "algorithm"),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -189,18 +193,30 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def read_run_folder(folder: Path, *, trust: bool) -> Config:
+def read_run_folder(folder: Path, *, trust: bool, algorithm: Algorithm | None = None) -> Config:
     """The configuration of a run in `folder`, which may be somebody else's: code that is not
-    concordfl's is refused unless it is trusted.
+    concordfl's is refused unless it is trusted, or given as the object that the run began with.
     """
     table = read_table(folder / "config.toml")
+    given: dict[str, Any] = {}
+    if algorithm is not None:
+        _require_same_method(table.pop("algorithm", None), algorithm, folder)
+        given["algorithm"] = algorithm
     for setting, name in own_code(table).items():
         if not trust:
             raise SettingError(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table)
+    return Config.from_table(table, **given)
+
+
+def _require_same_method(begun_with: Any, algorithm: Algorithm, folder: Path) -> None:
+    if begun_with != method_table(algorithm):
+        raise SettingError(
+            f"{folder} must be gone on with by the algorithm that it began with, "
+            f"{received(begun_with)}, got {received(method_table(algorithm))}"
+        )
 
 
 def read_table(path: Path) -> dict[str, Any]:

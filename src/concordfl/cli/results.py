@@ -10,6 +10,7 @@ import typer
 
 from .. import runner
 from ..report import tables
+from ..result import Result
 from .progress import show_progress
 from .signals import exit_code, raised_signals
 from .terminal import complain, console, say, show
@@ -17,7 +18,7 @@ from .terminal import complain, console, say, show
 
 def show_run(
     folder: Path,
-    work: Callable[[runner.Observer], runner.Result],
+    work: Callable[[runner.Observer], Result],
     *,
     title: str,
     trust: bool,

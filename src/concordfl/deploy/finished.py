@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
+from ..assemble import make_federation, model_from
 from ..config import Config, read_run_folder
 from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, Tree, tree
 from ..core.settings import received
@@ -19,7 +20,6 @@ from ..engine import checkpoint
 from ..engine.checkpoint import Progress, check_identity
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
-from ..runner import make_federation, model_from
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8

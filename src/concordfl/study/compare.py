@@ -13,6 +13,7 @@ from ..config import Config, algorithm_name, own_code, read_table
 from ..core import SettingError
 from ..engine.experiment import ignore
 from ..engine.records import RunFolder
+from ..result import Result
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
 from .kept_results import Figures, KeptResults, Line, figures_of
@@ -83,7 +84,7 @@ def compare(
     return Comparison(figures, tuple(lines))
 
 
-def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> runner.Result:
+def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> Result:
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
         _require_same(settings, folder)
