@@ -32,6 +32,7 @@ Observer = Callable[[Event], None]
 def run(
     source: str | Path | Mapping[str, Any] | Config | None = None,
     *,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     observe: Observer = ignore,
     **sections: Mapping[str, Any],
@@ -42,10 +43,10 @@ def run(
     >>> cf.run(data={"name": "digits"}, run={"rounds": 1}).summary["rounds"]
     1
 
-    With `out`, a new folder, everything is written there and a killed run can be taken up again by
-    `resume`.
+    The algorithm may be an object, also of a class that is registered nowhere. With `out`, a new
+    folder, everything is written there and a killed run can be taken up again by `resume`.
     """
-    settings = load_config(source, **sections)
+    settings = load_config(source, algorithm, **sections)
     if out is None:
         return _run(settings, None, observe)
     with RunFolder.create(Path(out), settings.to_toml()) as folder:
@@ -71,16 +72,24 @@ def resume(
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any] | Config | None, **sections: Mapping[str, Any]
+    source: str | Path | Mapping[str, Any] | Config | None,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
+    **sections: Mapping[str, Any],
 ) -> Config:
     if isinstance(source, Config):
         return source
     table = dict(
         configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
     )
+    if isinstance(algorithm, Algorithm):
+        table.pop("algorithm", None)
+    elif algorithm is not None:
+        sections["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
-    return Config.from_table(table)
+    return Config.from_table(
+        table, algorithm=algorithm if isinstance(algorithm, Algorithm) else None
+    )
 
 
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:

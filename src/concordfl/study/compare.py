@@ -98,8 +98,9 @@ def _require_same(settings: Config, folder: Path) -> None:
     It would give another result, and might name somebody else's code.
     """
     table = read_table(RunFolder.open(folder).path / "config.toml")
-    same_code = own_code(table) == settings.own_code()  # looked at before any of it is imported
-    if not same_code or hashed_settings(Config.from_table(table)) != hashed_settings(settings):
+    # Code is looked at before any of it is imported.
+    known_code = own_code(table).items() <= settings.own_code().items()
+    if not known_code or hashed_settings(Config.from_table(table)) != hashed_settings(settings):
         raise SettingError(
             f"{folder} must hold the run that is compared, got one with other settings: remove it "
             "or give another --out"
