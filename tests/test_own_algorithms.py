@@ -1,6 +1,8 @@
 """Methods that are not ours: as objects and by name, registered or not."""
 
 import json
+import re
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -18,6 +20,14 @@ QUICK = {
     "scenario": {"clients": 3},
     "data": {"name": "digits", "limit": 100},
 }
+OWN_METHOD = """
+from dataclasses import dataclass
+from concordfl.algorithms import FedProx
+
+@dataclass(frozen=True)
+class Prox(FedProx):
+    pass
+"""
 
 
 @dataclass(frozen=True)
@@ -65,13 +75,7 @@ def test_every_method_has_a_name_and_a_reference():
 
 
 def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs):
-    (tmp_path / "my_methods.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from concordfl.algorithms import FedProx\n"
-        "@dataclass(frozen=True)\n"
-        "class Prox(FedProx):\n"
-        "    pass\n"
-    )
+    (tmp_path / "my_methods.py").write_text(OWN_METHOD)
     monkeypatch.syspath_prepend(tmp_path)
     table = QUICK | {"algorithm": {"name": "my_methods:Prox", "mu": 0.3}}
     config = Config.from_table(table)
@@ -90,7 +94,7 @@ def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs
     [
         ("toys:nothing", "algorithm.name must be importable as `package.module:function`"),
         ("toys:federation", "algorithm.name must name a class of concordfl.Algorithm, got 'toys:"),
-        ("concordfl:Algorithm", "'concordfl:Algorithm' must define init_server, predict, got none"),
+        ("concordfl:Algorithm", "a class that defines init_server, predict, got 'concordfl:A"),
         ("my methods:Prox", "algorithm.name must be written as `package.module:function`"),
         ("<MyProx>", r"got '<MyProx>', which was given in Python: give it again, as in cf.resume"),
         ("fedproxx", "algorithm.name must be a known name, got 'fedproxx': did you mean 'fedprox'"),
@@ -154,22 +158,35 @@ def test_kept_results_import_no_method(tmp_path):
     )
 
 
-def test_own_methods_are_compared_by_name_on_the_command_line(tmp_path, monkeypatch):
+@pytest.fixture
+def run_file(tmp_path, monkeypatch):
+    """A run file with settings of a method in a package of the user's own."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "other_methods.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from concordfl.algorithms import FedProx\n"
-        "@dataclass(frozen=True)\n"
-        "class Prox(FedProx):\n"
-        "    pass\n"
-    )
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/methods.py").write_text(OWN_METHOD)
     (tmp_path / "run.toml").write_text(
         '[run]\nrounds = 1\nexecutor = "serial"\n[scenario]\nclients = 2\n'
-        '[data]\nname = "digits"\nlimit = 60\n[compare."other_methods:Prox"]\nmu = 0.5\n'
+        '[data]\nname = "digits"\nlimit = 60\n[compare."my_package.methods:Prox"]\nmu = 0.5\n'
     )
-    names = "fedavg,other_methods:Prox"
-    done = concordfl(tmp_path, "compare", "run.toml", "--algorithms", names)
+    yield tmp_path / "run.toml"
+    for name in ("my_package.methods", "my_package"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ((), {"0.5"}),
+        (("--set", "algorithm.mu=0.25"), {"0.25"}),
+        (("--set", "compare.my_package.methods:Prox.mu=0.25"), {"0.25"}),
+        (("--vary", "compare.my_package.methods:Prox.mu=1.0,0.25"), {"1.0", "0.25"}),
+    ],
+)
+def test_own_methods_are_compared_by_name_on_the_command_line(run_file, options, values):
+    command = ("compare", "run.toml", "--algorithms", "fedavg,my_package.methods:Prox", *options)
+    done = concordfl(run_file.parent, *command)
     assert done.returncode == 0, done.stderr
-    assert "other_methods:Prox" in done.stdout
-    (cell,) = (tmp_path / "runs/compare-run").glob("Prox-seed0-*")
-    assert "mu = 0.5" in (cell / "config.toml").read_text()
+    assert "my_package.methods:Prox" in done.stdout
+    cells = (run_file.parent / "runs/compare-run").glob("Prox-seed0-*")
+    found = {re.search(r"mu = (.*)", (cell / "config.toml").read_text())[1] for cell in cells}
+    assert found == values

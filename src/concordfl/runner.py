@@ -82,7 +82,7 @@ def load_config(
         configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
     )
     if isinstance(algorithm, Algorithm):
-        table.pop("algorithm", None)
+        table = {key: table[key] for key in table if key not in ("algorithm", "compare")}
     elif algorithm is not None:
         sections["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     for name, section in sections.items():

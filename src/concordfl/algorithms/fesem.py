@@ -24,6 +24,7 @@ from ..core import (
     Cohort,
     Examples,
     Mean,
+    Model,
     ModelCount,
     NonNegative,
     Params,
@@ -54,7 +55,7 @@ class FeSEM(Algorithm):
     def init_server(self, task: Task, seed: int) -> FeSEMServer:
         return FeSEMServer(centres={0: task.model.init(seed)}, members={})
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         return (
             Stage("first", self.round, rounds=1, everyone=True, required=False),
             Stage("train", self.round, first_round=1),

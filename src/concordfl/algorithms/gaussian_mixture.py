@@ -24,6 +24,7 @@ from ..core import (
     Cohort,
     Draws,
     Examples,
+    Model,
     ModelCount,
     NonNegative,
     Repeats,
@@ -107,13 +108,13 @@ class GaussianMixture(Algorithm):
         super().__post_init__()
         embedding.check(self.embedding)
 
-    def stages(self) -> Sequence[Stage]:
-        rounds = 1 + self.num_gaussians + self.lloyd_steps
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        prepared = 1 + self.num_gaussians + self.lloyd_steps
         return (
             Stage(
                 "start",
                 self.start,
-                rounds,
+                prepared,
                 everyone=True,
                 prepares=True,
                 required=False,

@@ -15,8 +15,9 @@ from ..engine.plan import Plan
 from ..report import curves, tables
 from ..study import compare as comparison
 from ..study import kept_results
-from ..study.cells import Cells, ConfigHasher, vary
+from ..study.cells import Cells, ConfigHasher, assign, vary
 from .options import (
+    DeviceOption,
     ExecutorOption,
     FreshOption,
     KeepOption,
@@ -66,6 +67,7 @@ def compare(
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
+    device: DeviceOption = None,
     keep: KeepOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -73,8 +75,10 @@ def compare(
 
     Finished runs are reused, and so are the results kept beside the run file.
     """
-    table = configuration.override(configuration.read_table(file), assignments(set, None, executor))
-    cells = _cells(table, _known_names(algorithms), seeds, variations)
+    names = _known_names(algorithms)
+    given = assignments(set, executor=executor, device=device)
+    table = assign(configuration.read_table(file), given, names)
+    cells = _cells(table, names, seeds, variations)
     hasher = ConfigHasher()
     # What is to be added to must be whole, even if nothing is taken from it.
     beside = kept_results.read(file, hasher) if keep or not fresh else None

@@ -147,7 +147,8 @@ class Algorithm(Settings, ABC):
         """A client's private state, made at first contact."""
         return {}
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        """The schedule of a run that is asked for `rounds`; the model says what a round sends."""
         return (Stage("train", self.round),)
 
     def round(self, server: Tree, cohort: "Cohort") -> Tree:

@@ -61,7 +61,8 @@ class FinishedRun:
         """The last stage's own count of rounds, on which draws depend: what is predicted now is
         what the run reported.
         """
-        return list(schedule(self.settings.algorithm, self.settings.run.rounds))[-1].stage_round
+        rounds = self.settings.run.rounds
+        return list(schedule(self.settings.algorithm, rounds, self.model))[-1].stage_round
 
     def require(self, ability: str, verb: str, phrase: str) -> None:
         """Refuse a verb that the method does not support, and say which methods do."""

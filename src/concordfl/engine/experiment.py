@@ -17,6 +17,7 @@ from ..core import (
     ClientStepError,
     Cohort,
     Key,
+    Model,
     NoReplies,
     Order,
     Outcome,
@@ -85,7 +86,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.algorithm, self.task = self.setup.algorithm, self.roster.task
-        self.turns = list(schedule(self.algorithm, self.plan.rounds))
+        self.turns = list(schedule(self.algorithm, self.plan.rounds, self.task.model))
         population = len(self.roster.participants)
         self.cohort_size = min(self.plan.cohort_size(population), len(self.roster.population))
         self.evaluated = sampling.sample(
@@ -475,10 +476,10 @@ def _is_identical(left: Tree, right: Tree) -> bool:
     return ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
 
 
-def schedule(algorithm: Algorithm, rounds: int) -> Iterator[Turn]:
+def schedule(algorithm: Algorithm, rounds: int, model: Model) -> Iterator[Turn]:
     """The rounds of all stages, one after another."""
     number = trained = 0
-    for stage in algorithm.stages():
+    for stage in algorithm.stages(rounds, model):
         for index in range(rounds if stage.rounds is None else stage.rounds):
             number += 1
             trained += stage.trains
