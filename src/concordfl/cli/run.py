@@ -7,7 +7,6 @@ import typer
 
 from .. import config as configuration
 from .. import runner
-from ..algorithms import ALGORITHMS
 from ..core import SettingError
 from ..core.settings import received
 from ..study import compare as comparison
@@ -44,7 +43,7 @@ def run(
     if dry_run:
         _show_preview(settings)
         return
-    algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
+    algorithm = configuration.algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
         Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
     )
