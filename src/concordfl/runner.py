@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from . import config as configuration
-from .algorithms import ALGORITHMS
 from .assemble import make_federation, make_model, make_setup
 from .config import Config
 from .core import Algorithm, SettingError
@@ -33,6 +32,7 @@ Observer = Callable[[Event], None]
 def run(
     source: str | Path | Mapping[str, Any] | Config | None = None,
     *,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     observe: Observer = ignore,
     **sections: Mapping[str, Any],
@@ -43,38 +43,53 @@ def run(
     >>> cf.run(data={"name": "digits"}, run={"rounds": 1}).summary["rounds"]
     1
 
-    With `out`, a new folder, everything is written there and a killed run can be taken up again by
-    `resume`.
+    The algorithm may be an object, also of a class that is registered nowhere. With `out`, a new
+    folder, everything is written there and a killed run can be taken up again by `resume`.
     """
-    settings = load_config(source, **sections)
+    settings = load_config(source, algorithm, **sections)
     if out is None:
         return _run(settings, None, observe)
     with RunFolder.create(Path(out), settings.to_toml()) as folder:
         return _run(settings, folder, observe)
 
 
-def resume(out: str | Path, *, observe: Observer = ignore, trust: bool = False) -> Result:
+def resume(
+    out: str | Path,
+    *,
+    algorithm: Algorithm | None = None,
+    observe: Observer = ignore,
+    trust: bool = False,
+) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit.
 
-    A finished run is only read. A model or embedding `package.module:function` is code that the
+    A finished run is only read. An algorithm that no other process can import, as one of a
+    notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
     with RunFolder.open(Path(out)) as folder:
-        settings = configuration.read_run_folder(folder.path, trust=trust)
+        settings = configuration.read_run_folder(folder.path, trust=trust, algorithm=algorithm)
         return _run(settings, folder, observe)
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any] | Config | None, **sections: Mapping[str, Any]
+    source: str | Path | Mapping[str, Any] | Config | None,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
+    **sections: Mapping[str, Any],
 ) -> Config:
     if isinstance(source, Config):
         return source
     table = dict(
         configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
     )
+    if isinstance(algorithm, Algorithm):
+        table = {key: table[key] for key in table if key not in ("algorithm", "compare")}
+    elif algorithm is not None:
+        sections["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
-    return Config.from_table(table)
+    return Config.from_table(
+        table, algorithm=algorithm if isinstance(algorithm, Algorithm) else None
+    )
 
 
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
@@ -121,6 +136,12 @@ def _require_figures(settings: Config, federation: Federation) -> None:
             "scenario.split must leave test examples to at least one client, got "
             f"{list(settings.scenario.split)}"
         )
+    selects = settings.run.select_on == "training" or federation.has_validation()
+    if settings.run.patience is not None and not selects:
+        raise SettingError(
+            "run.patience needs validation examples at one client or more, got none: give some in "
+            'scenario.split, or run.select_on = "training"'
+        )
 
 
 def _identify(
@@ -144,7 +165,7 @@ def _summarise(
     choice: Choice,
 ) -> dict[str, Any]:
     return {
-        "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
+        "algorithm": configuration.algorithm_name(settings.algorithm),
         **experiment.summary(progress),
         "executor_reason": choice.reason,
         "task": {
