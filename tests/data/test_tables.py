@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from command import concordfl
 from concordfl import DataError, Key, SettingError
 from concordfl.data import Preprocessing
 from concordfl.data.columns import MAX_CATEGORIES
@@ -381,3 +382,17 @@ def test_a_newcomer_that_does_not_fit_is_one_line(tmp_path, text, expected):
     (tmp_path / "new.csv").write_text(text)
     like = preprocessing(tmp_path)
     assert expected in message(read_samples, tmp_path / "new.csv", "y", "site", like=like)
+
+
+def test_commands_say_what_a_newcomer_has_that_the_run_does_not_know(tmp_path):
+    lines = [f"{i},{'ab'[i % 2]},{i % 5},{'mf'[i // 2 % 2]},{i // 2 % 2}" for i in range(40)]
+    (tmp_path / "all.csv").write_text("\n".join(["id,site,x,sex,y", *lines]))
+    (tmp_path / "run.toml").write_text(
+        '[run]\nrounds = 1\nexecutor = "serial"\n[data]\ntable = "all.csv"\nclient = "site"\n'
+        'drop = ["id"]\n'
+    )
+    assert concordfl(tmp_path, "run", "run.toml", "--out", "run").returncode == 0
+    (tmp_path / "new.csv").write_text("y,sex,x\n0,m,1\n1,f,2\n0,x,3\n1,,3\n")
+    done = concordfl(tmp_path, "adapt", "run", "--data", "new.csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("new.csv: column 'sex' has categories that the run does not know")

@@ -1,6 +1,6 @@
 """Preprocessing: how a run reads examples, so that it can read a newcomer's like its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,6 @@ class Preprocessing:
         return self.columns or tuple(Column(name) for name in self.features)
 
     # --- a newcomer's data ------------------------------------------------------------------------
-
-    def check_features(self, features: Sequence[str], path: Path) -> None:
-        """Refuse columns that are not those of the run, where both have names."""
-        if self.features and features and tuple(features) != self.features:
-            raise DataError(
-                f"{printable(path)}: columns must be {listing(self.features)}, got "
-                f"{listing(features)}"
-            )
 
     def knows(self, labels: Labels) -> bool:
         """Whether all labels are classes of the run."""
