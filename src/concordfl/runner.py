@@ -49,6 +49,7 @@ def run(
     settings = load_config(source, algorithm, **sections)
     if out is None:
         return _run(settings, None, observe)
+    settings = configuration.with_fixed_paths(settings)
     with RunFolder.create(Path(out), settings.to_toml()) as folder:
         return _run(settings, folder, observe)
 
