@@ -255,6 +255,7 @@ def test_run_folders(tmp_path):
             pass
         assert folder.read_summary() is None
         assert folder.read_records() == []
+        folder.append_record({"round": 1})
     with pytest.raises(
         CheckpointError, match="which holds a run: choose another, or go on with `concordfl resume"
     ):
