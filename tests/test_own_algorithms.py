@@ -114,7 +114,7 @@ def test_settings_of_own_classes_are_checked_like_ours():
 def test_an_object_that_cannot_be_imported_is_given_again_to_go_on(tmp_path, theirs):
     method = local_class()(mu=0.3)
     with pytest.raises(KeyboardInterrupt):
-        cf.run(QUICK, algorithm=method, out=tmp_path / "run", observe=stop)
+        cf.run(QUICK, algorithm=method, out=tmp_path / "run", on_round=stop)
     with pytest.raises(cf.SettingError, match=r"give it again, as in cf.resume\(folder, algorithm"):
         cf.resume(tmp_path / "run", trust=True)
     with pytest.raises(cf.SettingError, match="by the algorithm that it began with, .*0.3"):

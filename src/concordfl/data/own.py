@@ -186,7 +186,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, Labels | None]:
     return x, _check_labels(arrays["y"], len(x), path) if "y" in arrays else None
 
 
-def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
+def _check_inputs(x: np.ndarray, path: Path | str) -> np.ndarray:
     """Images as bytes with channels, or rows of 32-bit floats."""
     from .datasets.formats import with_channels
 
@@ -208,7 +208,7 @@ def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
     return rows
 
 
-def _check_labels(y: np.ndarray, count: int, path: Path) -> Labels:
+def _check_labels(y: np.ndarray, count: int, path: Path | str) -> Labels:
     where = printable(path)
     if y.ndim != 1:
         raise DataError(
