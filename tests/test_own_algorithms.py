@@ -94,7 +94,7 @@ def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs
     [
         ("toys:nothing", "algorithm.name must be importable as `package.module:function`"),
         ("toys:federation", "algorithm.name must name a class of concordfl.Algorithm, got 'toys:"),
-        ("concordfl:Algorithm", "a class that defines init_server, predict, got 'concordfl:A"),
+        ("concordfl:Algorithm", "a class that defines init_server, got 'concordfl:A"),
         ("my methods:Prox", "algorithm.name must be written as `package.module:function`"),
         ("<MyProx>", r"got '<MyProx>', which was given in Python: give it again, as in cf.resume"),
         ("fedproxx", "algorithm.name must be a known name, got 'fedproxx': did you mean 'fedprox'"),
