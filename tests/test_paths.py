@@ -89,7 +89,7 @@ def test_a_stopped_run_is_resumed_from_anywhere(project, tmp_path, monkeypatch, 
     monkeypatch.chdir(project)
     whole = cf.run(source).summary["parameters_sha256"]
     with pytest.raises(KeyboardInterrupt):
-        cf.run(source, out="run", observe=stop)
+        cf.run(source, out="run", on_round=stop)
     monkeypatch.chdir(tmp_path)
     assert cf.resume(project / "run").summary["parameters_sha256"] == whole
 
@@ -99,7 +99,7 @@ def test_data_that_moved_with_their_run_are_found_in_the_working_folder(
 ):
     monkeypatch.chdir(project)
     with pytest.raises(KeyboardInterrupt):
-        cf.run("run.toml", out="run", observe=stop)
+        cf.run("run.toml", out="run", on_round=stop)
     monkeypatch.chdir(tmp_path)
     project.rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "moved")
@@ -109,7 +109,7 @@ def test_data_that_moved_with_their_run_are_found_in_the_working_folder(
 def test_other_data_in_the_working_folder_are_refused(project, tmp_path, monkeypatch):
     monkeypatch.chdir(project)
     with pytest.raises(KeyboardInterrupt):
-        cf.run("run.toml", out="run", observe=stop)
+        cf.run("run.toml", out="run", on_round=stop)
     shutil.rmtree(project / "sites")
     write_project(tmp_path / "other", seed=1)
     monkeypatch.chdir(tmp_path / "other")

@@ -38,6 +38,7 @@ from .text import listing, printable, quote
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 TABLE_ENDINGS = (".npz", ".csv")
+OWN_FILES = ("folder", "table")  # the settings that say where own data are
 LABEL_KINDS = "biufUS"  # numpy's letters for truth values, numbers and text
 RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
 IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
@@ -350,7 +351,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, Labels | None]:
     return x, _check_labels(arrays["y"], len(x), path) if "y" in arrays else None
 
 
-def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
+def _check_inputs(x: np.ndarray, path: Path | str) -> np.ndarray:
     """Images as bytes with channels, or rows of 32-bit floats."""
     from .datasets.formats import with_channels
 
@@ -372,7 +373,7 @@ def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
     return rows
 
 
-def _check_labels(y: np.ndarray, count: int, path: Path) -> Labels:
+def _check_labels(y: np.ndarray, count: int, path: Path | str) -> Labels:
     where = printable(path)
     if y.ndim != 1:
         raise DataError(

@@ -1,6 +1,7 @@
 """The files of a run folder.
 
 config.toml                         the settings of the run
+examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
 executor.json                       how it is run: executor, workers, device
 records.jsonl                       a line per evaluated round
@@ -37,6 +38,7 @@ from ..core import (
     WorkerCount,
     tree,
 )
+from ..data.memory import FILE_NAME as EXAMPLES_FILE
 from . import client_table
 from .client_table import ClientRows, Columns
 from .files import (
@@ -61,7 +63,7 @@ RECORD_FORMAT = 1
 CLIENT_STATE_FORMAT = 1
 MODEL_FORMAT = 1
 # what is written before the first round is played
-BEFORE_FIRST_ROUND = ("config.toml", "federation.json", "executor.json")
+BEFORE_FIRST_ROUND = ("config.toml", EXAMPLES_FILE, "federation.json", "executor.json")
 
 
 # --- what the files hold --------------------------------------------------------------------------
@@ -183,9 +185,13 @@ class RunFolder:
         self._lock = FileLock(path / ".lock")
 
     @classmethod
-    def create(cls, path: Path, config: str) -> "RunFolder":
+    def create(
+        cls, path: Path, config: str, files: Mapping[str, bytes] | None = None
+    ) -> "RunFolder":
         """A new run in `path`, which must not hold more than a start that failed before its first
         round. It is locked from the start.
+
+        `files` are what the settings name, by name.
         """
         leftovers = _read_leftovers(path)  # before a lock file is laid into somebody's folder
         make_folder(path)
@@ -194,6 +200,8 @@ class RunFolder:
                 raise _used(path)  # somebody else has begun a run here in the meantime
             for name in leftovers:
                 remove(path / name)
+            for name, content in (files or {}).items():
+                write_atomically(path / name, content)
             write_atomically(path / "config.toml", _encode(config))
             folder._lock.acquire()  # a second time: it outlives this block
         return folder
