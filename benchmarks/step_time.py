@@ -110,9 +110,9 @@ def engine_rounds(
 ) -> tuple[Callable[[], None], Executor]:
     """A function that plays one more round of the real engine, without evaluation and files."""
     model = runner.make_model(settings, federation)
-    setup = runner.make_setup(settings, model, federation.num_classes)
+    setup = runner.make_setup(settings, model, runner.make_objective(federation))
     executor = Choice(executor_name, 2, "timed").make(setup, federation, settings.run, None)
-    roster = Roster.from_federation(federation, model)
+    roster = Roster.from_federation(federation, setup)
     experiment = Experiment(setup, roster, settings.run, executor)
     progress = experiment.start()
     turns = iter(experiment.turns)

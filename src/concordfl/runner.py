@@ -16,7 +16,7 @@ import torch
 from . import config as configuration
 from .algorithms import ALGORITHMS
 from .config import Config
-from .core import Algorithm, Key, Model, SettingError
+from .core import Algorithm, Classification, Key, Model, Objective, SettingError
 from .data import Federation
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
@@ -112,11 +112,17 @@ def make_federation(settings: Config) -> Federation:
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
+def make_objective(federation: Federation) -> Objective:
+    """What the run is to learn."""
+    return Classification(federation.num_classes)
+
+
 def make_model(settings: Config, federation: Federation) -> Model:
-    """The network with the method's additions, after a look whether its output fits the labels."""
+    """The network with the method's additions, after a look whether its output fits the targets."""
+    objective = make_objective(federation)
     example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
     try:
-        model = model_from(settings, federation.input_shape, federation.num_classes)
+        model = model_from(settings, federation.input_shape, objective)
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -124,28 +130,28 @@ def make_model(settings: Config, federation: Federation) -> Model:
             f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
             f"{reason}"
         ) from None
-    if outputs.shape != (1, federation.num_classes):
-        rule = f"must give {federation.num_classes} outputs, one per class"
+    if outputs.shape != (1, objective.num_outputs):
+        rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
         raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
     return model
 
 
-def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int) -> Model:
-    build = settings.model.builder(input_shape, num_classes)
+def model_from(settings: Config, input_shape: tuple[int, ...], objective: Objective) -> Model:
+    build = settings.model.builder(input_shape, objective.num_outputs)
     return Model(
         build,
-        partial(settings.algorithm.network, num_classes=num_classes),
+        partial(settings.algorithm.network, num_classes=objective.num_outputs),
         _device(settings.run.device),
     )
 
 
-def make_setup(settings: Config, model: Model, num_classes: int) -> Setup:
+def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:
     """What every node of the run is configured with."""
     return Setup(
         settings.algorithm,
         model,
         settings.training,
-        num_classes,
+        objective,
         settings.run.seed,
         settings.aggregation,
         settings.run.on_error,
@@ -163,7 +169,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
-    setup = make_setup(settings, model, federation.num_classes)
+    setup = make_setup(settings, model, make_objective(federation))
     source = settings.to_table()["data"]
     identity = {} if folder is None else _identify(folder, federation, source)
     if recorded is not None:
@@ -173,7 +179,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     if folder is not None and recorded is None:
         folder.write_executor({**choice._asdict(), "device": model.device.type})
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
-        roster = Roster.from_federation(federation, model)
+        roster = Roster.from_federation(federation, setup)
         experiment = Experiment(setup, roster, settings.run, executor, folder, observe, identity)
         progress = experiment.restore()
         set_up = time.monotonic() - began
@@ -225,6 +231,8 @@ def _summarise(
         "task": {
             "input_shape": list(federation.input_shape),
             "num_classes": federation.num_classes,
+            "objective": experiment.task.objective.kind,
+            "objective_settings": experiment.task.objective.to_table(),
         },
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),

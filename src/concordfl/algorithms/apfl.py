@@ -93,7 +93,7 @@ class APFL(Algorithm):
     def predict(
         self, client: Client, state: APFLClient, message: Params, examples: Examples
     ) -> Tensor:
-        return client.probabilities(mixed(state.own, message, state.share, client), examples)
+        return client.predictions(mixed(state.own, message, state.share, client), examples)
 
     def inspect(self, client: Client, state: APFLClient, message: Params) -> dict[str, Any]:
         return {"share": state.share}

@@ -105,7 +105,7 @@ class CFL(Algorithm):
         return {"best": client.best(message)}
 
     def predict(self, client: Client, state: Tree, message: Models, examples: Examples) -> Tensor:
-        return client.probabilities(message[state["best"]], examples)
+        return client.predictions(message[state["best"]], examples)
 
     def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}

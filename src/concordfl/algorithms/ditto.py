@@ -57,4 +57,4 @@ class Ditto(Algorithm):
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         """The personal model; of a participant that was never asked, what it has received."""
-        return client.probabilities(state["own"], examples)
+        return client.predictions(state["own"], examples)

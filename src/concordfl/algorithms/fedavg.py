@@ -50,4 +50,4 @@ class FedAvg(Algorithm):
         return client.fit(message, epochs=epochs, purpose="tune")
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(message, examples)
+        return client.predictions(message, examples)

@@ -36,4 +36,4 @@ class FedAvgFineTuned(FedAvg):
         return message  # it tunes by itself
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(state["tuned"], examples)
+        return client.predictions(state["tuned"], examples)

@@ -68,7 +68,7 @@ class FedBN(Algorithm):
         return client.fit({**message, **state["layers"]}, epochs=epochs, purpose="tune")
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**state["layers"], **message}, examples)
+        return client.predictions({**state["layers"], **message}, examples)
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

@@ -96,7 +96,7 @@ class FedDual(Algorithm):
         return {"private": _private(fitted)}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**message, **state["private"]}, examples)
+        return client.predictions({**message, **state["private"]}, examples)
 
 
 def _private(params: Params) -> Params:

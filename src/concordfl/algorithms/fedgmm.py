@@ -97,7 +97,7 @@ class FedGMM(GaussianMixture):
         density = gaussian.log_density(message.gaussians, self.embed(client, examples))
         joint = density[:, :, None] + state.pi.clamp_min(mixture.MIN_WEIGHT).log()
         weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
-        return mixture.predict(client, message.models, weights[:, None], examples)
+        return mixture.predict(client, message.models, weights, examples)
 
     def likelihood(
         self,

@@ -75,4 +75,4 @@ class FedRep(Algorithm):
         return {"head": tree.subset(with_head, client.model.head_names)}
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**message, **state["head"]}, examples)
+        return client.predictions({**message, **state["head"]}, examples)

@@ -65,7 +65,7 @@ class IFCA(Algorithm):
         return {"best": client.best(message)}
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        return client.probabilities(message[state["best"]], examples)
+        return client.predictions(message[state["best"]], examples)
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": state["best"]}

@@ -34,4 +34,4 @@ class Local(Algorithm):
         return server
 
     def predict(self, client: Client, state: Params, message: Tree, examples: Examples) -> Tensor:
-        return client.probabilities(state, examples)
+        return client.predictions(state, examples)

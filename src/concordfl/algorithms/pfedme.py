@@ -79,7 +79,7 @@ class PFedMe(Algorithm):
         return tree.map(lambda old, new: (1 - self.mixing) * old + self.mixing * new, server, mean)
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(state["own"], examples)
+        return client.predictions(state["own"], examples)
 
 
 def _stepped(

@@ -25,6 +25,7 @@ from .errors import (
     WorkerError,
 )
 from .model import Model, Params, encoder_and_head
+from .objective import ANY_KIND, Classification, MultiLabel, Objective, Regression
 from .optim import Training
 from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
@@ -50,6 +51,7 @@ from .settings import (
 from .tree import Tree, Weighted, weighted
 
 __all__ = [
+    "ANY_KIND",
     "About",
     "Aggregation",
     "Algorithm",
@@ -58,6 +60,7 @@ __all__ = [
     "ByteCount",
     "CheckpointError",
     "Chosen",
+    "Classification",
     "Client",
     "ClientId",
     "ClientStepError",
@@ -77,14 +80,17 @@ __all__ = [
     "Model",
     "ModelCount",
     "ModelId",
+    "MultiLabel",
     "NoReplies",
     "NonNegative",
+    "Objective",
     "Order",
     "Outcome",
     "Params",
     "Positive",
     "Predictor",
     "Probability",
+    "Regression",
     "Repeats",
     "RepeatsOrZero",
     "Replies",

@@ -27,6 +27,7 @@ from ..core import (
     tree,
 )
 from ..core.protocol import FAILED, REFUSED, TIMED_OUT
+from ..metrics import criterion_in, is_better
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -398,10 +399,9 @@ class Experiment:
         record["seconds"] = progress.seconds
         self.records.append(record)
         figures = record.get(self.plan.select_on, {})
-        criterion = figures.get("accuracy", figures.get("log_likelihood"))
-        best = progress.selected
-        if criterion is not None and (best is None or criterion > best.criterion):
-            progress.selected = Selected(record["round"], criterion, progress.server)
+        name, best = criterion_in(figures), progress.selected
+        if name is not None and (best is None or is_better(name, figures[name], best.criterion)):
+            progress.selected = Selected(record["round"], figures[name], progress.server)
         if self.folder is not None:
             progress.records = self.folder.append_record(record)
 

@@ -55,11 +55,13 @@ def train_each(
 
 
 def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
-    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k; ω (K,), or (N, 1, K) by
-    example.
+    """What the mixture predicts, as class probabilities (N, Y): Σ_k ω_k times what model k
+    predicts; ω (K,), or (N, K) by example.
     """
-    each = [client.probabilities(params, examples).double() for params in models.values()]
-    return (torch.stack(each, dim=-1) * omega).sum(-1)
+    each = [client.predictions(params, examples).double() for params in models.values()]
+    stacked = torch.stack(each, dim=-1)  # (N, K) of one number per example, else (N, Y, K)
+    by_example = omega.ndim == 2 and stacked.ndim == 3
+    return (stacked * (omega[:, None] if by_example else omega)).sum(-1)
 
 
 def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, Tensor]:
