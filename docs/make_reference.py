@@ -27,6 +27,20 @@ A run is a TOML file with the sections below; every key may be left out.
 one, bad values with the rule and the value. Counts are at most 1,000,000,000.
 This page is generated from the settings' types by `python docs/make_reference.py`.
 """
+ALGORITHM = """`[compare.NAME]` has the settings of further methods, which only `compare` reads.
+Where no method is named it is `fedavg`, and `compare --set algorithm.key=value` sets it for all
+compared methods that have such a key. A method may have settings of `[training]` and
+`[aggregation]` of its own, which go before those of the section:
+
+    [algorithm]
+    name = "fedprox"
+
+    [algorithm.training]
+    lr = 0.1
+
+    [compare.pfedme.training]
+    lr = 0.05
+"""
 BOUNDS = {Ge: ">= {ge:,}", Gt: "> {gt:,}", Le: "<= {le:,}", Lt: "< {lt:,}"}
 # bounds that need no mention: of all counts, and of whole numbers in TOML
 UNSAID = (Le(MAX_COUNT), *get_args(Seed)[1:])
@@ -179,7 +193,7 @@ def page() -> str:
         "kind",
     )
     parts += ["## [aggregation]\n", "How clients' replies become the server's next state.\n"]
-    parts += [table(Aggregation), "", "## [algorithm]\n"]
+    parts += [table(Aggregation), "", "## [algorithm]\n", ALGORITHM]
     for name, kind in sorted(ALGORITHMS.items()):
         about = kind.about
         parts.append(

@@ -23,7 +23,7 @@ ALLOWED = {
     "report": {"core", "engine.records"},
     "deploy": {
         *("core", "algorithms", "data", "metrics", "models", "scenarios", "engine"),
-        *("config", "runner"),
+        *("assemble", "config"),
     },
 }
 # A library -> the only files that may import it.

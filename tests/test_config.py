@@ -146,6 +146,36 @@ def test_settings_of_further_methods_are_for_comparisons():
         Config.from_table({"compare": {"moon": 3}})
 
 
+def test_a_method_may_bring_its_own_training():
+    table = {
+        "training": {"lr": 0.1, "epochs": 3},
+        "algorithm": {"name": "fedprox", "mu": 0.5, "training": {"lr": 0.2}},
+    }
+    config = Config.from_table(table)
+    assert (config.training.lr, config.training.epochs, config.algorithm.mu) == (0.2, 3, 0.5)
+    assert "training" not in config.to_table()["algorithm"]
+    assert Config.from_table(config.to_table()) == config
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"lrr": 1}, r"unknown key 'compare.moon.training.lrr': did you mean 'lr'\?"),
+        ({"lr": -1.0}, r"compare.moon.training.lr must be > 0, got -1.0"),
+        ({"schedule": {"kind": "stp"}}, r"compare.moon.training.schedule.kind must be a known"),
+        (3, r"\[compare.moon.training\] must be a table, got 3"),
+    ],
+)
+def test_wrong_training_settings_of_a_method_are_refused(training, message):
+    with pytest.raises(SettingError, match=message):
+        Config.from_table({"compare": {"moon": {"training": training}}})
+
+
+def test_settings_of_a_method_that_is_not_named_are_refused():
+    with pytest.raises(SettingError, match=r"\[algorithm\] must name the method .*, got 'mu'"):
+        Config.from_table({"algorithm": {"mu": 0.5}})
+
+
 @pytest.mark.parametrize(
     "assignment",
     [

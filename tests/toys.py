@@ -217,7 +217,7 @@ class Toy(Algorithm):
     def init_client(self, client: Client, message: Any) -> Any:
         return {"visits": torch.zeros(1), "noise": client.random("start").normal((2,))}
 
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self, rounds: int, model: Model) -> tuple[Stage, ...]:
         return (
             Stage("survey", self.survey, rounds=self.survey_rounds, everyone=True),
             Stage("train", self.round),

@@ -38,7 +38,8 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
-    from .runner import Result, resume, run
+    from .result import Result
+    from .runner import resume, run
 
 __all__ = [
     "About",
@@ -84,9 +85,10 @@ if not typing.TYPE_CHECKING:
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import core, runner
+        from . import core, result, runner
 
-        found = getattr(runner if name in ("Result", "resume", "run") else core, name)
+        homes = {"Result": result, "resume": runner, "run": runner}
+        found = getattr(homes.get(name, core), name)
         globals()[name] = found
         return found
 

@@ -17,7 +17,7 @@ from . import models
 from .algorithms import ALGORITHMS
 from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
-from .core.own_code import names_own_code
+from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
@@ -29,6 +29,10 @@ FORMAT = 1  # of run files
 SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
+DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
+# sections of which a method may have settings of its own, as `[algorithm.training]` or
+# `[compare.NAME.training]`; these go before those of the section itself
+OWN_SECTIONS = ("training", "aggregation")
 MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
@@ -63,7 +67,10 @@ class Config:
     algorithm: Algorithm
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "Config":
+    def from_table(
+        cls, table: Mapping[str, Any], *, algorithm: Algorithm | None = None
+    ) -> "Config":
+        """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
         table = _without_format(table)
         check_keys(table, (*SECTIONS, COMPARED))
@@ -72,6 +79,7 @@ class Config:
                 raise SettingError(f"[{section}] must be a table, got {received(table[section])}")
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
+        table = _with_own_sections(table)
         model = {"name": "mlp", **table.get("model", {})}
         data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
@@ -81,9 +89,7 @@ class Config:
             model=ModelChoice(model.pop("name"), model),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
-            algorithm=_choose(
-                {"name": "fedavg", **table.get("algorithm", {})}, "name", ALGORITHMS, "algorithm"
-            ),
+            algorithm=algorithm or _algorithm(table.get("algorithm", {})),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -100,7 +106,7 @@ class Config:
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
             "aggregation": self.aggregation.to_table(),
-            "algorithm": _named(self.algorithm, "name", ALGORITHMS),
+            "algorithm": method_table(self.algorithm),
         }
 
     def to_toml(self) -> str:
@@ -114,28 +120,101 @@ class Config:
 
 def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
     """A method with the settings that `[compare.NAME]` gives it."""
+    where = f"{COMPARED}.{name}"
     settings = table.get(COMPARED, {}).get(name, {})
     if not isinstance(settings, Mapping):
-        raise SettingError(f"[{COMPARED}.{name}] must be a table, got {received(settings)}")
+        raise SettingError(f"[{where}] must be a table, got {received(settings)}")
     if "name" in settings:
         raise SettingError(
-            f"[{COMPARED}.{name}] must not name a method again, got name = {settings['name']!r}"
+            f"[{where}] must not name a method again, got name = {settings['name']!r}"
         )
-    if name == table.get("algorithm", {}).get("name", "fedavg"):
+    if name == table.get("algorithm", {}).get("name", DEFAULT_ALGORITHM):
         raise SettingError(
             f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
         )
-    return _choose({**settings, "name": name}, "name", ALGORITHMS, f"{COMPARED}.{name}")
+    own, _ = _split_own(settings, where)
+    return _method({**own, "name": name}, where)
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """What a method is called in tables and summaries: its name in the registry, else that of its
+    class.
+    """
+    return _registered_name(algorithm) or type(algorithm).__name__
+
+
+def algorithm_reference(algorithm: Algorithm) -> str:
+    """What a run file calls a method: its name in the registry, else `package.module:Class`, or
+    `<Class>` for one that cannot be imported.
+    """
+    return _registered_name(algorithm) or name_of_object(type(algorithm))
+
+
+def method_table(algorithm: Algorithm) -> dict[str, Any]:
+    """The `[algorithm]` section of a method."""
+    return {"name": algorithm_reference(algorithm), **algorithm.to_table()}
+
+
+def _registered_name(algorithm: Algorithm) -> str | None:
+    return next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
+
+
+def _method(table: Mapping[str, Any], where: str) -> Algorithm:
+    """The method that a section names: one of ours, or a user's own class."""
+    name = table.get("name")
+    if not names_own_code(name):
+        refuse_given(name, "algorithm")
+        return _choose(table, "name", ALGORITHMS, where)
+    rest = {key: value for key, value in table.items() if key != "name"}
+    return method_class(str(name), f"{where}.name").from_table(rest, where)
+
+
+def method_class(name: str, setting: str) -> type[Algorithm]:
+    """The class of a method that `setting` names, ours or a user's own."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    kind = find_function(name, setting)
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        raise SettingError(
+            f"{setting} must name a class of concordfl.Algorithm, got {received(name)}"
+        )
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise SettingError(
+            f"{setting} must name a class that defines {', '.join(missing)}, got {received(name)}"
+        )
+    return kind
+
+
+def _with_own_sections(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with what [algorithm] has of other sections put in its place there."""
+    own, sections = _split_own(table.get("algorithm", {}), "algorithm")
+    merged = {name: {**table.get(name, {}), **values} for name, values in sections.items()}
+    return {**table, **merged, "algorithm": own} if merged else table
+
+
+def _split_own(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a method, and those of other sections that it has for itself, checked."""
+    sections = {name: settings[name] for name in OWN_SECTIONS if name in settings}
+    if "training" in sections:
+        _training(sections["training"], f"{where}.training")
+    if "aggregation" in sections:
+        Aggregation.from_table(sections["aggregation"], f"{where}.aggregation")
+    return {key: value for key, value in settings.items() if key not in sections}, sections
 
 
 def own_code(table: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a table that name code which is not concordfl's; nothing is imported."""
     named = {}
-    for section, key in (("model", "name"), ("algorithm", "embedding")):
+    for section, key in (("model", "name"), ("algorithm", "name"), ("algorithm", "embedding")):
         settings = table.get(section)
         value = settings.get(key) if isinstance(settings, Mapping) else None
         if isinstance(value, str) and names_own_code(value):
             named[f"{section}.{key}"] = value
+    compared = table.get(COMPARED)
+    for name in compared if isinstance(compared, Mapping) else ():
+        if names_own_code(name):
+            named[f"{COMPARED}.{name}"] = name
     return named
 
 
@@ -147,18 +226,30 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def read_run_folder(folder: Path, *, trust: bool) -> Config:
+def read_run_folder(folder: Path, *, trust: bool, algorithm: Algorithm | None = None) -> Config:
     """The configuration of a run in `folder`, which may be somebody else's: code that is not
-    concordfl's is refused unless it is trusted.
+    concordfl's is refused unless it is trusted, or given as the object that the run began with.
     """
     table = read_table(folder / "config.toml")
+    given: dict[str, Any] = {}
+    if algorithm is not None:
+        _require_same_method(table.pop("algorithm", None), algorithm, folder)
+        given["algorithm"] = algorithm
     for setting, name in own_code(table).items():
         if not trust:
             raise SettingError(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table)
+    return Config.from_table(table, **given)
+
+
+def _require_same_method(begun_with: Any, algorithm: Algorithm, folder: Path) -> None:
+    if begun_with != method_table(algorithm):
+        raise SettingError(
+            f"{folder} must be gone on with by the algorithm that it began with, "
+            f"{received(begun_with)}, got {received(method_table(algorithm))}"
+        )
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -193,7 +284,7 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
 
 def _assign(table: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
-    keys, value = [key.strip() for key in path.split(".")], _value(text.strip())
+    keys, value = split_path(path), _value(text.strip())
     complete = all(keys) and len(keys) <= MAX_NESTING
     if not equals or not complete or (len(keys) < 2 and not isinstance(value, dict)):
         raise SettingError(
@@ -204,6 +295,17 @@ def _assign(table: dict[str, Any], assignment: str) -> None:
         if not isinstance(table, dict):
             raise SettingError(f"--set must name a key in a table, got {received(assignment)}")
     table[keys[-1]] = value
+
+
+def split_path(path: str) -> list[str]:
+    """The keys of `section.key`; the name of a user's own method, `compare.package.module:Class`,
+    is one key.
+    """
+    keys = [key.strip() for key in path.split(".")]
+    last = next((index for index, key in enumerate(keys) if ":" in key), 0)
+    if keys[0] != COMPARED or last < 2:
+        return keys
+    return [COMPARED, ".".join(keys[1 : last + 1]), *keys[last + 1 :]]
 
 
 def _require_nesting(table: Mapping[str, Any]) -> None:
@@ -221,7 +323,14 @@ def _require_nesting(table: Mapping[str, Any]) -> None:
 
 
 def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
-    return next(name for name, kind in registry.items() if kind is type(settings))
+    """The name of settings that can only be made from a registry."""
+    for name, kind in registry.items():
+        if kind is type(settings):
+            return name
+    raise SettingError(
+        f"settings must be of a known kind, got {type(settings).__name__}: known are "
+        f"{', '.join(sorted(registry))}"
+    )
 
 
 def _copy(value: Any) -> Any:
@@ -292,8 +401,19 @@ def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
     return Scenario.from_table(values, "scenario")
 
 
-def _training(table: Mapping[str, Any]) -> Training:
+def _algorithm(table: Mapping[str, Any]) -> Algorithm:
+    if table and "name" not in table:
+        raise SettingError(
+            f"[algorithm] must name the method that its settings are of, got {next(iter(table))!r} "
+            "and no name"
+        )
+    return _method(table or {"name": DEFAULT_ALGORITHM}, "algorithm")
+
+
+def _training(table: Mapping[str, Any], where: str = "training") -> Training:
+    if not isinstance(table, Mapping):
+        raise SettingError(f"[{where}] must be a table, got {received(table)}")
     values = dict(table)
     if "schedule" in values:
-        values["schedule"] = _choose(values["schedule"], "kind", SCHEDULES, "training.schedule")
-    return Training.from_table(values, "training")
+        values["schedule"] = _choose(values["schedule"], "kind", SCHEDULES, f"{where}.schedule")
+    return Training.from_table(values, where)

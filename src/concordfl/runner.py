@@ -6,17 +6,16 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import config as configuration
-from .algorithms import ALGORITHMS
+from .assemble import make_federation, make_model, make_objective, make_setup
 from .config import Config
-from .core import Algorithm, Classification, Key, Model, Objective, SettingError
+from .core import Algorithm, SettingError
 from .data import Federation
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
@@ -24,41 +23,16 @@ from .engine.executors import Executor
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .engine.roster import Roster
-from .engine.setup import Setup
+from .result import Result
 from .revision import code_revision
-from .scenarios import build_federation
 
 Observer = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    summary: dict[str, Any]
-    records: list[dict[str, Any]]
-    folder: Path | None
-    server: Any
-    # figures by evaluated round and client, of a run without a folder
-    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-
-    def clients(self) -> dict[str, dict[str, Any]]:
-        """The figures of every client in the last round, by its id."""
-        if self.folder is not None:
-            return RunFolder.open(self.folder).read_client_rows(self.summary["rounds"])
-        return dict(self.client_rows[self.summary["rounds"]])
-
-    @property
-    def accuracy(self) -> float:
-        """Mean accuracy over the participants' test splits in the last round, of a method that
-        predicts labels.
-        """
-        return float(self.summary["final"]["local_accuracy"])
 
 
 def run(
     source: str | Path | Mapping[str, Any] | Config | None = None,
     *,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     observe: Observer = ignore,
     **sections: Mapping[str, Any],
@@ -69,92 +43,52 @@ def run(
     >>> cf.run(data={"name": "digits"}, run={"rounds": 1}).summary["rounds"]
     1
 
-    With `out`, a new folder, everything is written there and a killed run can be taken up again by
-    `resume`.
+    The algorithm may be an object, also of a class that is registered nowhere. With `out`, a new
+    folder, everything is written there and a killed run can be taken up again by `resume`.
     """
-    settings = load_config(source, **sections)
+    settings = load_config(source, algorithm, **sections)
     if out is None:
         return _run(settings, None, observe)
     with RunFolder.create(Path(out), settings.to_toml()) as folder:
         return _run(settings, folder, observe)
 
 
-def resume(out: str | Path, *, observe: Observer = ignore, trust: bool = False) -> Result:
+def resume(
+    out: str | Path,
+    *,
+    algorithm: Algorithm | None = None,
+    observe: Observer = ignore,
+    trust: bool = False,
+) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit.
 
-    A finished run is only read. A model or embedding `package.module:function` is code that the
+    A finished run is only read. An algorithm that no other process can import, as one of a
+    notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
     with RunFolder.open(Path(out)) as folder:
-        settings = configuration.read_run_folder(folder.path, trust=trust)
+        settings = configuration.read_run_folder(folder.path, trust=trust, algorithm=algorithm)
         return _run(settings, folder, observe)
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any] | Config | None, **sections: Mapping[str, Any]
+    source: str | Path | Mapping[str, Any] | Config | None,
+    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
+    **sections: Mapping[str, Any],
 ) -> Config:
     if isinstance(source, Config):
         return source
     table = dict(
         configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
     )
+    if isinstance(algorithm, Algorithm):
+        table = {key: table[key] for key in table if key not in ("algorithm", "compare")}
+    elif algorithm is not None:
+        sections["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
-    return Config.from_table(table)
-
-
-def make_federation(settings: Config) -> Federation:
-    key = Key(settings.run.seed, "federation")
-    data = settings.data.load(key.child("data"))
-    federation = build_federation(
-        data, settings.scenario, key, standardise=settings.data.standardise
-    )
-    return federation.with_pooled_client() if settings.algorithm.pools_data else federation
-
-
-def make_objective(federation: Federation) -> Objective:
-    """What the run is to learn."""
-    return Classification(federation.num_classes)
-
-
-def make_model(settings: Config, federation: Federation) -> Model:
-    """The network with the method's additions, after a look whether its output fits the targets."""
-    objective = make_objective(federation)
-    example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
-    try:
-        model = model_from(settings, federation.input_shape, objective)
-        outputs = model.logits(model.init(0), example)
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise SettingError(
-            f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
-            f"{reason}"
-        ) from None
-    if outputs.shape != (1, objective.num_outputs):
-        rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
-        raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
-    return model
-
-
-def model_from(settings: Config, input_shape: tuple[int, ...], objective: Objective) -> Model:
-    build = settings.model.builder(input_shape, objective.num_outputs)
-    return Model(
-        build,
-        partial(settings.algorithm.network, num_classes=objective.num_outputs),
-        _device(settings.run.device),
-    )
-
-
-def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:
-    """What every node of the run is configured with."""
-    return Setup(
-        settings.algorithm,
-        model,
-        settings.training,
-        objective,
-        settings.run.seed,
-        settings.aggregation,
-        settings.run.on_error,
+    return Config.from_table(
+        table, algorithm=algorithm if isinstance(algorithm, Algorithm) else None
     )
 
 
@@ -202,6 +136,12 @@ def _require_figures(settings: Config, federation: Federation) -> None:
             "scenario.split must leave test examples to at least one client, got "
             f"{list(settings.scenario.split)}"
         )
+    selects = settings.run.select_on == "training" or federation.has_validation()
+    if settings.run.patience is not None and not selects:
+        raise SettingError(
+            "run.patience needs validation examples at one client or more, got none: give some in "
+            'scenario.split, or run.select_on = "training"'
+        )
 
 
 def _identify(
@@ -225,7 +165,7 @@ def _summarise(
     choice: Choice,
 ) -> dict[str, Any]:
     return {
-        "algorithm": configuration.name_of(settings.algorithm, ALGORITHMS),
+        "algorithm": configuration.algorithm_name(settings.algorithm),
         **experiment.summary(progress),
         "executor_reason": choice.reason,
         "task": {
@@ -252,19 +192,6 @@ def _write_models(
         return
     for id, state in executor.personal_parts():  # of the last round: others are not kept
         folder.write_client_state(id, state)
-
-
-def _device(name: str) -> str:
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        return next(device for device, present in available.items() if present)
-    if not available[name]:
-        raise SettingError(f"run.device must be present, got {name!r} on a machine without it")
-    return name
 
 
 def versions() -> dict[str, str]:

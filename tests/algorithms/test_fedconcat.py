@@ -22,6 +22,7 @@ from concordfl.models import make_builder
 from concordfl.scenarios import PARTITIONS, Scenario, build_federation
 
 CLASSES = 6
+LENET = Model(make_builder("lenet", (1, 28, 28), 10, {}))
 
 
 def skewed(clients=12, per_client=40, seed=0):
@@ -190,18 +191,53 @@ def test_counted_bytes_are_the_formula(method):
 
 
 def test_the_papers_schedule_costs_what_50_rounds_of_fedavg_cost():
-    """By the formula that the counted bytes equal: the method's default schedule on the paper's
-    network.
+    """By the formula that the counted bytes equal: the paper's 31 and 173 rounds on its network,
+    and ours.
     """
-    method, model = FedConcat(), Model(make_builder("lenet", (1, 28, 28), 10, {}))
     w, h = (
-        model.num_parameters,
-        sum(value.numel() for value in tree.subset(model.init(0), model.head_names).values()),
+        LENET.num_parameters,
+        sum(value.numel() for value in tree.subset(LENET.init(0), LENET.head_names).values()),
     )
     assert (w, h) == (44_426, 850)
-    wide = method.clusters * (h - 10) + 10
-    ours = 2 * w * method.encoder_rounds + method.clusters * (w - h) + 2 * wide * method.head_rounds
-    assert ours == pytest.approx(2 * w * 50, rel=0.01)
+    encoder_rounds, head_rounds = FedConcat().rounds_of_stages(50, LENET)
+    assert (encoder_rounds, head_rounds) == (31, pytest.approx(173, abs=2))
+    wide = 5 * (h - 10) + 10
+    for rounds in (head_rounds, 173):
+        ours = 2 * w * encoder_rounds + 5 * (w - h) + 2 * wide * rounds
+        assert ours == pytest.approx(2 * w * 50, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"encoder_rounds": 3},
+        {"head_rounds": 8},
+        {"infer": "model", "restart": True, "random_inputs": 10},
+        {"strategy": "fesem"},
+        {"strategy": "ifca"},
+        {"strategy": "fedsoft"},
+    ],
+    ids=lambda given: "-".join(given) or "none",
+)
+def test_stages_that_are_left_out_send_what_the_rounds_of_fedavg_send(given):
+    """Counted by the engine, on a network that is mostly head."""
+    sent = []
+    for method in (FedConcat(clusters=3, **given), FedAvg()):
+        made = toys.experiment(method, skewed(), plan=Plan(rounds=16, evaluate_every=1000))
+        traffic = made.run(made.start()).traffic
+        sent.append(traffic.down + traffic.up)
+    assert sent[0] == pytest.approx(sent[1], rel=0.1)
+
+
+def test_given_stages_are_played_as_given():
+    method = FedConcat(encoder_rounds=31, head_rounds=173)
+    assert method.rounds_of_stages(2, LENET) == method.rounds_of_stages(500, LENET) == (31, 173)
+
+
+def test_a_run_too_short_for_its_encoders_still_trains_a_head():
+    """The encoders' way to the clients alone costs two and a half rounds."""
+    assert FedConcat().rounds_of_stages(1, LENET) == (1, 2)
 
 
 def test_no_encoder_is_run_in_the_head_stage(monkeypatch):
@@ -468,7 +504,7 @@ def test_a_restart_throws_the_round_that_infers_labels_away():
         method = FedConcatID(
             clusters=1, encoder_rounds=3, head_rounds=1, random_inputs=20, restart=restart
         )
-        stages = {stage.name: stage.rounds for stage in method.stages()}
+        stages = {stage.name: stage.rounds for stage in method.stages(20, LENET)}
         assert stages["encoders"] == (3 if restart else 2)
         plain = toys.experiment(FedAvg(), data, plan=Plan(rounds=3, evaluate_every=1000))
         assert tree.equal(play(method, data)[1].server.models[0], plain.run(plain.start()).server)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,21 @@ def test_compare_values_of_a_setting(folder):
     assert "Accuracy against bytes is in curve.svg" in done.stdout
 
 
+def test_a_setting_without_a_named_method_is_of_those_that_have_it(folder):
+    done = concordfl(
+        folder, "compare", "run.toml", "--algorithms", "fedavg,fedprox", "--out", "cmp",
+        "--set", "algorithm.mu=0.5", "--set", "run.rounds=1", "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (settings,) = (folder / "cmp").glob("fedprox-*/config.toml")
+    assert "mu = 0.5" in settings.read_text()
+
+
+def test_the_version_is_told(folder):
+    done = concordfl(folder, "--version")
+    assert (done.returncode, done.stdout) == (0, f"concordfl {version('concordfl')}\n")
+
+
 def test_a_method_without_labels_shows_its_progress(folder):
     without = (
         "--set",
@@ -188,8 +204,21 @@ def test_list(folder, kind):
         ),
         (
             ("compare", "run.toml", "--algorithms", "fedavg", "--vary", "algorithm.mu=1,2"),
-            "concordfl: unknown key 'algorithm.mu'",
+            "concordfl: --vary must change one of the methods fedavg, got 'algorithm.mu=1,2'",
         ),
+        (
+            ("compare", "run.toml", "--algorithms", "fedavg", "--set", "compare.ditto.penalty=1"),
+            "concordfl: --set must change one of the methods fedavg, got 'compare.ditto.penalty=1'",
+        ),
+        (
+            ("run", "run.toml", "--set", "compare.ditto.penalty=1"),
+            "concordfl: --set must be about the method that is run, whose settings are algorithm",
+        ),
+        (
+            ("run", "run.toml", "--set", "algorithm.mu=1"),
+            "concordfl: [algorithm] must name the method that its settings are of, got 'mu'",
+        ),
+        (("run", "run.toml", "--device", "tpu"), "concordfl: run.device must be one of"),
         (
             ("compare", "run.toml", "--algorithms", "fedavg", "--curve", "nowhere/curve.svg"),
             "concordfl: a picture must be a file in a folder that exists, got nowhere/curve.svg",

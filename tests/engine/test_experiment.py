@@ -47,15 +47,16 @@ def test_training_learns():
 def test_the_schedule_counts_rounds_by_stage():
     @dataclass(frozen=True)
     class Staged(FedAvg):
-        def stages(self):
+        def stages(self, rounds, model):
             return (
                 Stage("a", self.round, rounds=2),
                 Stage("b", self.round, first_round=1),
                 Stage("c", self.round, rounds=1),
             )
 
-    turns = [(turn.round, turn.stage.name, turn.stage_round) for turn in schedule(Staged(), 3)]
-    assert turns == [(1, "a", 0), (2, "a", 1), (3, "b", 1), (4, "b", 2), (5, "b", 3), (6, "c", 0)]
+    turns = schedule(Staged(), 3, toys.model_for(Staged(), toys.federation()))
+    found = [(turn.round, turn.stage.name, turn.stage_round) for turn in turns]
+    assert found == [(1, "a", 0), (2, "a", 1), (3, "b", 1), (4, "b", 2), (5, "b", 3), (6, "c", 0)]
 
 
 def test_evaluating_more_often_changes_no_result():
@@ -236,7 +237,7 @@ def test_keys_and_rates_use_the_round_within_the_stage():
         def idle(self, server, cohort):
             return server
 
-        def stages(self):
+        def stages(self, rounds, model):
             return (Stage("idle", self.idle, rounds=2, everyone=True), Stage("train", self.round))
 
     for plan in (Plan(rounds=4), Plan(rounds=4, cohort=3), Plan(rounds=4, cohort=4, dropout=0.3)):

@@ -6,11 +6,13 @@ import pytest
 
 from concordfl import SettingError
 from concordfl.config import Config
+from concordfl.core.optim import Step
 from concordfl.data.own import Folder
 from concordfl.scenarios.partition import Natural
 from concordfl.study.cells import (
     ConfigHasher,
     apply_settings,
+    assign,
     cells,
     differing_settings,
     vary,
@@ -105,6 +107,79 @@ def test_a_wrong_variation_is_refused(variations, message):
         vary(TABLE, variations, ["fedprox"], [0])
 
 
+NAMELESS = {key: value for key, value in TABLE.items() if key not in ("algorithm", "compare")}
+
+
+def test_a_setting_goes_to_all_compared_methods_that_have_it_where_none_is_named():
+    table = assign(NAMELESS, ["algorithm.mu=3.0"], ["fedavg", "fedprox", "moon"])
+    assert table["compare"] == {"fedprox": {"mu": 3.0}, "moon": {"mu": 3.0}}
+    assert cell(table, "fedprox").algorithm.mu == 3.0
+    found = vary(NAMELESS, ["algorithm.mu=1,2"], ["fedavg", "fedprox"], [0])
+    assert list(found) == [("fedavg", 0), ("fedprox, mu = 1", 0), ("fedprox, mu = 2", 0)]
+    assert found["fedprox, mu = 2", 0].algorithm.mu == 2
+
+
+def test_the_method_that_an_option_names_gets_the_setting():
+    table = assign(NAMELESS, ["algorithm.mu=3.0", "algorithm.name=moon"], ["fedprox", "moon"])
+    assert table["algorithm"] == {"name": "moon", "mu": 3.0}
+    assert cell(table, "fedprox").algorithm.mu != 3.0
+
+
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [
+        (NAMELESS, "algorithm.penalty=1"),  # neither of the two has it
+        (TABLE, "algorithm.mu=1"),  # of fedprox, which is not compared
+        (TABLE, "compare.ditto.penalty=1"),
+    ],
+)
+def test_a_setting_of_no_compared_method_is_refused(table, setting):
+    message = f"must change one of the methods fedavg, moon, got '{setting}"
+    with pytest.raises(SettingError, match=f"--set {message}"):
+        assign(table, [setting], ["fedavg", "moon"])
+    with pytest.raises(SettingError, match=f"--vary {message}"):
+        vary(table, [setting], ["fedavg", "moon"], [0])
+
+
+# --- training settings of a method's own ----------------------------------------------------------
+
+OWN = {
+    **TABLE,
+    "training": {"lr": 0.1, "epochs": 2},
+    "algorithm": {"name": "fedprox", "training": {"lr": 0.2}},
+    "compare": {
+        "ditto": {"penalty": 2.0, "training": {"lr": 0.3, "schedule": {"kind": "step"}}},
+        "fedavg": {"aggregation": {"server_lr": 0.5}},
+    },
+}
+
+
+def test_a_method_may_have_training_settings_of_its_own():
+    found = cells(OWN, ["fedprox", "ditto", "fedavg", "moon"], [0])
+    assert {method: settings.training.lr for (method, _), settings in found.items()} == {
+        "fedprox": 0.2,
+        "ditto": 0.3,
+        "fedavg": 0.1,
+        "moon": 0.1,
+    }
+    assert {settings.training.epochs for settings in found.values()} == {2}
+    assert found["ditto", 0].training.schedule == Step()
+    assert found["ditto", 0].algorithm.penalty == 2.0
+    assert [found[method, 0].aggregation.server_lr for method in ("fedavg", "ditto")] == [0.5, 1.0]
+
+
+def test_own_settings_are_the_same_configuration_as_shared_ones():
+    shared = {**TABLE, "training": {"lr": 0.3, "epochs": 2, "schedule": {"kind": "step"}}}
+    hasher = ConfigHasher()
+    assert cell(OWN, "ditto") == cell(shared, "ditto")
+    assert hasher(cell(OWN, "ditto")) == hasher(cell(shared, "ditto"))
+
+
+def test_a_varied_setting_leaves_methods_alone_that_have_their_own():
+    rows = [row for row, _ in vary(OWN, ["training.lr=0.5,0.6"], ["fedavg", "ditto"], [0])]
+    assert rows == ["fedavg, lr = 0.5", "fedavg, lr = 0.6", "ditto"]
+
+
 # --- the hash -------------------------------------------------------------------------------------
 
 
@@ -177,6 +252,33 @@ def test_the_settings_that_differ_give_the_configuration(method, settings):
     found = differing_settings(TABLE, wanted, method, hasher)
     assert found == settings or "data" in settings  # another data set has more settings
     assert hasher(cell(apply_settings(TABLE, found), method, seed=5)) == hasher(wanted)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("ditto", {"compare.ditto.training.lr": 0.5}),
+        ("ditto", {"compare.ditto.penalty": 0.5, "compare.ditto.training.epochs": 7}),
+        ("fedprox", {"algorithm.training.momentum": 0.9}),
+        ("fedavg", {"training.lr": 0.5}),
+    ],
+)
+def test_settings_differ_where_the_method_has_its_own(method, settings):
+    wanted = cell(apply_settings(OWN, settings), method)
+    found = differing_settings(OWN, wanted, method, ConfigHasher())
+    assert found == settings
+    assert cell(apply_settings(OWN, found), method) == wanted
+
+
+def test_whole_sections_replace_own_ones():
+    """Where a method's own settings cannot say it, all of its settings are told."""
+    table = {**OWN, "scenario": {"name": "fedvc-target"}}
+    base = cell(table, "ditto")
+    scenario = replace(base.scenario, clients=None, partition=Natural())
+    wanted = replace(base, scenario=scenario, training=replace(base.training, lr=0.7))
+    found = differing_settings(table, wanted, "ditto", ConfigHasher())
+    assert sorted(found) == ["compare.ditto", "scenario", "training"]
+    assert cell(apply_settings(table, found), "ditto") == wanted
 
 
 def test_a_key_that_a_named_scenario_sets_can_be_left_out():

@@ -6,7 +6,7 @@ Algorithm 1, appendices B and D. Stages: cluster, encoders, concatenate, head. D
 is averaged by size (published code: equally, which `head_average = "equal"` gives).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -26,9 +26,11 @@ from ..core import (
     Draws,
     Examples,
     Mean,
+    Model,
     ModelCount,
     Params,
     Positive,
+    PredictingNetwork,
     Repeats,
     SettingError,
     Stage,
@@ -49,6 +51,11 @@ from .ifca import IFCA
 ENCODERS = "encoders"  # the name under which they are published
 INPUTS_PER_BATCH = 500  # of the random ones
 Clustered = IFCA | FeSEM | FedSoft
+# Of what is left to send when the encoders' way to the clients is paid for. The paper spends the
+# bytes of 50 rounds on 31 rounds of encoders, 2.5 for that way, and the head (5.1).
+ENCODER_SHARE = 31 / 47.5
+MIN_HEAD_ROUNDS = 2  # for every round of encoders, also where the head is most of the network
+EXPECTED_GROUPS = 5  # where the elbow says how many there are, and so not before the run
 STRATEGIES: dict[str, type[Clustered]] = {"ifca": IFCA, "fesem": FeSEM, "fedsoft": FedSoft}
 
 
@@ -64,6 +71,29 @@ class FedConcatServer(NamedTuple):
 class FedConcatMessage(NamedTuple):
     head: Params
     cluster: int | None
+
+
+class Wide(nn.Module):
+    """All encoders side by side under one linear head."""
+
+    def __init__(self, encoders: Iterable[nn.Module], head: Params) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        outputs, width = head["weight"].shape
+        self.head = nn.Linear(width, outputs, bias="bias" in head)
+        self.head.load_state_dict(head)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = [encoder(inputs) for encoder in self.encoders]
+        return cast(Tensor, self.head(torch.cat(features, dim=1)))
+
+
+class StageCosts(NamedTuple):
+    """What is sent, in rounds of FedAvg, which send the model down and up."""
+
+    encoders: float  # by a round
+    hand_out: float  # when all clients get the encoders
+    head: float  # by a round
 
 
 @dataclass(frozen=True)
@@ -87,8 +117,9 @@ class FedConcat(Algorithm):
     # whether the round that infers labels is thrown away, as Algorithm 1 has it
     restart: bool = False
     balanced: bool = False  # groups of bounded size (D.8)
-    encoder_rounds: Repeats = 31  # T_e
-    head_rounds: Repeats = 173  # T_c
+    # T_e and T_c; left out, the whole sends about what run.rounds rounds of FedAvg send
+    encoder_rounds: Repeats | None = None
+    head_rounds: Repeats | None = None
     head_steps: Repeats = 3  # mini-batches per client and round
     head_init: Literal["random", "clusters"] = "random"
     head_average: Literal["size", "equal"] = "size"
@@ -129,7 +160,8 @@ class FedConcat(Algorithm):
             )
         return module
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        encoder_rounds, head_rounds = self.rounds_of_stages(rounds, model)
         # The round that infers labels is the first of the encoders', unless it is thrown away.
         trains = self.infer != "labels" and not self.restart
         encoders = [
@@ -137,13 +169,12 @@ class FedConcat(Algorithm):
             Stage(
                 "encoders",
                 self.train_encoders,
-                rounds=self.encoder_rounds - int(trains),
+                rounds=encoder_rounds - int(trains),
                 first_round=int(trains),
                 prepares=True,
             ),
         ]
         if self.strategy != "kmeans":
-            rounds = self.encoder_rounds - 1
             encoders = [
                 Stage(
                     "first",
@@ -154,7 +185,11 @@ class FedConcat(Algorithm):
                     required=False,
                 ),
                 Stage(
-                    "encoders", self.train_by_strategy, rounds=rounds, first_round=1, prepares=True
+                    "encoders",
+                    self.train_by_strategy,
+                    rounds=encoder_rounds - 1,
+                    first_round=1,
+                    prepares=True,
                 ),
             ]
         return (
@@ -168,7 +203,39 @@ class FedConcat(Algorithm):
                 required=False,
                 trains=False,
             ),
-            Stage("head", self.train_head, rounds=self.head_rounds),
+            Stage("head", self.train_head, rounds=head_rounds),
+        )
+
+    def rounds_of_stages(self, rounds: int, model: Model) -> tuple[int, int]:
+        """T_e and T_c: as given, or such that the whole sends about what `rounds` of FedAvg send
+        (4.3), in the paper's shares.
+        """
+        cost = self._costs(model)
+        left = rounds - cost.hand_out - int(self.restart)
+        encoders, head = self.encoder_rounds, self.head_rounds
+        if encoders is None and head is None:
+            by_share = ENCODER_SHARE * left / cost.encoders
+            most = left / (cost.encoders + MIN_HEAD_ROUNDS * cost.head)
+            encoders = max(1, round(min(by_share, most)))
+        elif encoders is None:
+            encoders = max(1, round((left - cast(int, head) * cost.head) / cost.encoders))
+        if head is None:
+            affordable = round((left - encoders * cost.encoders) / cost.head)
+            head = max(MIN_HEAD_ROUNDS * encoders, affordable)
+        return encoders, head
+
+    def _costs(self, model: Model) -> "StageCosts":
+        groups = self.clusters if isinstance(self.clusters, int) else EXPECTED_GROUPS
+        sizes = {name: value.numel() for name, value in model.init(0).items()}
+        whole = sum(sizes.values())  # w
+        head = sum(sizes[name] for name in model.head_names)  # h
+        bias = sum(sizes[name] for name in model.head_names if name.endswith("bias"))
+        down = groups if self.strategy in ("ifca", "fedsoft") else 1
+        up = groups if self.strategy == "fedsoft" else 1
+        return StageCosts(
+            encoders=(down + up) / 2,
+            hand_out=groups * (whole - head) / (2 * whole),  # one way only
+            head=(groups * (head - bias) + bias) / whole,
         )
 
     def ready(self, server: FedConcatServer) -> bool:
@@ -344,6 +411,11 @@ class FedConcat(Algorithm):
     ) -> Tensor:
         outputs = F.linear(self.features(client, examples), **message.head)
         return client.objective.predictions(outputs)
+
+    def module(self, client: Client, state: Tree, message: FedConcatMessage) -> nn.Module:
+        encoders = client.published(ENCODERS).values()
+        wide = Wide((client.model.module(encoder, "encoder") for encoder in encoders), message.head)
+        return PredictingNetwork(wide, client.objective.readout())
 
     def inspect(self, client: Client, state: Tree, message: FedConcatMessage) -> dict[str, Any]:
         return {} if message.cluster is None else {"group": message.cluster}

@@ -22,8 +22,8 @@ from ..core import (
     Client,
     ClientId,
     Cohort,
-    Examples,
     Mean,
+    Model,
     ModelCount,
     NonNegative,
     Params,
@@ -54,7 +54,7 @@ class FeSEM(Algorithm):
     def init_server(self, task: Task, seed: int) -> FeSEMServer:
         return FeSEMServer(centres={0: task.model.init(seed)}, members={})
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         return (
             Stage("first", self.round, rounds=1, everyone=True, required=False),
             Stage("train", self.round, first_round=1),
@@ -111,8 +111,11 @@ class FeSEM(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Models, *, new: bool) -> Tree:
         return {"best": client.best(message)}
 
-    def predict(self, client: Client, state: Tree, message: Models, examples: Examples) -> Tensor:
-        return client.predictions(message[state["best"]], examples)
+    def unadapted(self, client: Client, message: Models) -> Tree | None:
+        return {"best": next(iter(message))} if len(message) == 1 else None
+
+    def parameters(self, client: Client, state: Tree, message: Models) -> Params:
+        return message[state["best"]]
 
     def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     Algorithm,
@@ -24,6 +24,7 @@ from ..core import (
     Cohort,
     Draws,
     Examples,
+    Model,
     ModelCount,
     NonNegative,
     Repeats,
@@ -107,13 +108,13 @@ class GaussianMixture(Algorithm):
         super().__post_init__()
         embedding.check(self.embedding)
 
-    def stages(self) -> Sequence[Stage]:
-        rounds = 1 + self.num_gaussians + self.lloyd_steps
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        prepared = 1 + self.num_gaussians + self.lloyd_steps
         return (
             Stage(
                 "start",
                 self.start,
-                rounds,
+                prepared,
                 everyone=True,
                 prepares=True,
                 required=False,
@@ -149,6 +150,13 @@ class GaussianMixture(Algorithm):
 
         embedded: Tensor = examples.cached("embedding", compute)
         return embedded
+
+    def embedding_module(self, client: Client) -> nn.Module:
+        """`embed` as a module of a network's inputs."""
+        frame: gaussian.Frame = client.published(FRAME)["frame"]
+        return nn.Sequential(
+            embedding.Embedding(self.embedding, client.examples.scale), gaussian.Projection(frame)
+        )
 
     # --- the start --------------------------------------------------------------------------------
 
@@ -285,6 +293,10 @@ class GaussianMixture(Algorithm):
             return FedGMMMixture(message.pi if self.shared_weights else state["pi"], steps=0)
         settled = mixture.settle(self.losses(client, message))
         return FedGMMMixture(settled.omega.view(self.weights_shape), settled.steps)
+
+    def unadapted(self, client: Client, message: FedGMMMessage) -> FedGMMMixture:
+        """The weights of all clients."""
+        return FedGMMMixture(message.pi)
 
     def describe(self, server: FedGMMServer) -> dict[str, Any]:
         return {"pi": server.pi}

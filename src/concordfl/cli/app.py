@@ -1,5 +1,8 @@
 """All commands, one file each."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from .adapt import adapt
@@ -9,6 +12,7 @@ from .list import list_known
 from .resume import resume
 from .run import run
 from .score import score
+from .terminal import say
 
 app = typer.Typer(
     name="concordfl",
@@ -17,6 +21,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"concordfl {version('concordfl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options that come before a command."""
+
+
 app.command("list")(list_known)
 app.command("run")(run)
 app.command("resume")(resume)

@@ -8,14 +8,16 @@ import typer
 from .. import config as configuration
 from ..algorithms import ALGORITHMS
 from ..core import SettingError
+from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
 from ..report import curves, tables
 from ..study import compare as comparison
 from ..study import kept_results
-from ..study.cells import Cells, ConfigHasher, vary
+from ..study.cells import Cells, ConfigHasher, assign, vary
 from .options import (
+    DeviceOption,
     ExecutorOption,
     FreshOption,
     KeepOption,
@@ -32,7 +34,11 @@ from .terminal import console, say, show
 def compare(
     file: RunFile,
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas.", show_default=False)
+        str,
+        typer.Option(
+            help="Names, or your own as package.module:Class, separated by commas.",
+            show_default=False,
+        ),
     ],
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
@@ -61,6 +67,7 @@ def compare(
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
+    device: DeviceOption = None,
     keep: KeepOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -68,8 +75,10 @@ def compare(
 
     Finished runs are reused, and so are the results kept beside the run file.
     """
-    table = configuration.override(configuration.read_table(file), assignments(set, None, executor))
-    cells = _cells(table, _known_names(algorithms), seeds, variations)
+    names = _known_names(algorithms)
+    given = assignments(set, executor=executor, device=device)
+    table = assign(configuration.read_table(file), given, names)
+    cells = _cells(table, names, seeds, variations)
     hasher = ConfigHasher()
     # What is to be added to must be whole, even if nothing is taken from it.
     beside = kept_results.read(file, hasher) if keep or not fresh else None
@@ -115,7 +124,9 @@ def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool)
 def _known_names(algorithms: str) -> list[str]:
     names = [name.strip() for name in algorithms.split(",")]
     for name in names:
-        if name not in ALGORITHMS:
+        if names_own_code(name):
+            check_name(name, "--algorithms")
+        elif name not in ALGORITHMS:
             raise SettingError(
                 f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
             )

@@ -14,6 +14,9 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.see
 ExecutorOption = Annotated[
     str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
 ]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Override run.device: auto, cpu, cuda or mps.")
+]
 KeepOption = Annotated[
     bool, typer.Option("--keep", help="Keep results that took long beside the run file.")
 ]
@@ -35,8 +38,13 @@ DataOption = Annotated[
 RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
 
 
-def assignments(given: list[str], seed: int | None, executor: str | None) -> list[str]:
-    """What `--set`, `--seed` and `--executor` override, in the form of `--set`."""
-    seeds = [] if seed is None else [f"run.seed={seed}"]
-    executors = [] if executor is None else [f"run.executor={executor!r}"]
-    return [*given, *seeds, *executors]
+def assignments(
+    given: list[str],
+    *,
+    seed: int | None = None,
+    executor: str | None = None,
+    device: str | None = None,
+) -> list[str]:
+    """What `--set` and the options for single settings override, in the form of `--set`."""
+    options = {"seed": seed, "executor": executor, "device": device}
+    return given + [f"run.{key}={value!r}" for key, value in options.items() if value is not None]

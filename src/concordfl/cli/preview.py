@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
-from .. import runner
+from .. import assemble
 from ..config import Config
 from ..data import Arrays, Federation
 from ..engine.choice import Choice
@@ -26,9 +26,9 @@ def preview(settings: Config) -> Iterator[RenderableType]:
     """The complete configuration, the clients and their labels, the model, and the bytes of a round
     in every stage.
     """
-    federation = runner.make_federation(settings)
+    federation = assemble.make_federation(settings)
     settings.run.cohort_size(len(federation.participants))
-    model = runner.make_model(settings, federation)
+    model = assemble.make_model(settings, federation)
     yield settings.to_toml()
     yield _clients(federation)
     yield f"{settings.model.name}: {model.num_parameters:,} parameters"
@@ -91,8 +91,8 @@ def _bytes_by_stage(
     others the first round.
     """
     small = _two_examples_each(federation)
-    model = runner.make_model(settings, small)
-    setup = runner.make_setup(settings, model, runner.make_objective(federation))
+    model = assemble.make_model(settings, small)
+    setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
     plan = replace(settings.run, dropout=0.0, client_states="memory")
     executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
     experiment = Experiment(setup, Roster.from_federation(small, setup), plan, executor)

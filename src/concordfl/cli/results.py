@@ -10,6 +10,7 @@ import typer
 
 from .. import runner
 from ..report import tables
+from ..result import Result
 from .progress import show_progress
 from .signals import exit_code, raised_signals
 from .terminal import complain, console, say, show
@@ -17,7 +18,7 @@ from .terminal import complain, console, say, show
 
 def show_run(
     folder: Path,
-    work: Callable[[runner.Observer], runner.Result],
+    work: Callable[[runner.Observer], Result],
     *,
     title: str,
     trust: bool,
@@ -39,6 +40,12 @@ def show_run(
 
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the figures must know of how they came about."""
+    if summary.get("stopped_early"):
+        best = f"round {summary['selected']['round']} was the best"
+        yield (
+            f"Stopped early, after round {summary['rounds']}: {best} on {summary['selected_on']} "
+            "data, and run.patience is used up"
+        )
     missing = {reason: count for reason, count in summary["missing"].items() if count}
     if missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))

@@ -7,9 +7,18 @@ import typer
 
 from .. import config as configuration
 from .. import runner
-from ..algorithms import ALGORITHMS
+from ..core import SettingError
+from ..core.settings import received
 from ..study import compare as comparison
-from .options import ExecutorOption, OutOption, RunFile, SeedOption, SetOption, assignments
+from .options import (
+    DeviceOption,
+    ExecutorOption,
+    OutOption,
+    RunFile,
+    SeedOption,
+    SetOption,
+    assignments,
+)
 from .preview import preview
 from .results import show_run
 from .terminal import say, show
@@ -21,19 +30,20 @@ def run(
     out: OutOption = None,
     seed: SeedOption = None,
     executor: ExecutorOption = None,
+    device: DeviceOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")
     ] = False,
 ) -> None:
     """Run one method as a run file says."""
-    table = configuration.read_table(file)
-    settings = configuration.Config.from_table(
-        configuration.override(table, assignments(set, seed, executor))
-    )
+    _refuse_compared(set)
+    given = assignments(set, seed=seed, executor=executor, device=device)
+    table = configuration.override(configuration.read_table(file), given)
+    settings = configuration.Config.from_table(table)
     if dry_run:
         _show_preview(settings)
         return
-    algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
+    algorithm = configuration.algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
         Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
     )
@@ -43,6 +53,15 @@ def run(
         title=algorithm,
         trust=bool(settings.own_code()),
     )
+
+
+def _refuse_compared(assignments: list[str]) -> None:
+    for assignment in assignments:
+        if assignment.partition("=")[0].partition(".")[0].strip() == configuration.COMPARED:
+            raise SettingError(
+                "--set must be about the method that is run, whose settings are algorithm.KEY, got "
+                f"{received(assignment)}"
+            )
 
 
 def _show_preview(settings: configuration.Config) -> None:

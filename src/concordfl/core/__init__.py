@@ -25,6 +25,7 @@ from .errors import (
     WorkerError,
 )
 from .model import Model, Params, encoder_and_head
+from .modules import PredictingNetwork
 from .objective import ANY_KIND, Classification, MultiLabel, Objective, Regression
 from .optim import Training
 from .prediction import Predictor
@@ -88,6 +89,7 @@ __all__ = [
     "Outcome",
     "Params",
     "Positive",
+    "PredictingNetwork",
     "Predictor",
     "Probability",
     "Regression",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import tree
 from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
-from .model import Model
+from .model import Model, Params
 from .objective import Objective
 from .random import Key
 from .settings import Settings
@@ -158,7 +158,8 @@ class Algorithm(Settings, ABC):
         """A client's private state, made at first contact."""
         return {}
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        """The schedule of a run that is asked for `rounds`; the model says what a round sends."""
         return (Stage("train", self.round),)
 
     def round(self, server: Tree, cohort: "Cohort") -> Tree:
@@ -192,9 +193,35 @@ class Algorithm(Settings, ABC):
         """
         return message
 
-    @abstractmethod
+    def unadapted(self, client: Client, message: Tree) -> Tree | None:
+        """The state to predict with for somebody who has no examples; `client` is empty.
+
+        None where there is nothing to predict with before a client has adapted.
+        """
+        return None if self.personal else self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Tree) -> Params:
+        """Of the network that a client predicts with, where it predicts with one network."""
+        params: Params = message
+        return params
+
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """What the client predicts: (N, Y) class probabilities, or what the objective says."""
+        """(N, Y) class probabilities, or what else the objective says: those of the network, unless
+        a method has another rule.
+        """
+        return client.predictions(self.parameters(client, state, message), examples)
+
+    def module(self, client: Client, state: Tree, message: Tree) -> nn.Module:
+        """What `predict` computes, as a module of inputs that needs nothing of ours when called.
+
+        A method with a rule of its own in `predict` has one here too.
+        """
+        if type(self).predict is not Algorithm.predict:
+            raise SettingError(
+                f"{type(self).__name__} must define `module`, as it defines `predict`, to be given "
+                "away as a module, got none"
+            )
+        return client.module(self.parameters(client, state, message))
 
     def likelihood(
         self, client: Client, state: Tree | None, message: Tree, examples: Examples

@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import SettingError
 from .model import Model, Params
+from .modules import PredictingNetwork
 from .objective import Objective
 from .optim import Training
 from .random import Key
@@ -155,6 +156,12 @@ class Client:
     def probabilities(self, params: Params, examples: Examples) -> Tensor:
         """(N, Y) class probabilities: `predictions` where targets are classes."""
         return self.predictions(params, examples)
+
+    def module(self, params: Params) -> nn.Module:
+        """`predictions` at `params` as a module of its own, of inputs as the network takes
+        them.
+        """
+        return PredictingNetwork(self.model.module(params), self.objective.readout())
 
     def losses(self, params: Params, examples: Examples | None = None) -> Tensor:
         """(N,) the loss of each example: its negative log-likelihood."""

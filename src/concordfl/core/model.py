@@ -202,11 +202,14 @@ class Model:
             for name, value in self._live.items()
         }
 
-    def module(self, params: Params) -> nn.Module:
-        """A stand-alone copy of the network at `params`, in eval mode: what a user deploys."""
+    def module(self, params: Params, part: str | None = None) -> nn.Module:
+        """A stand-alone copy of the network, or of one of its parts, at `params`, in eval mode:
+        what a user deploys.
+        """
         module: nn.Module = copy.deepcopy(self._eval)
-        _copy(params, _tensors(module))
-        return module
+        own = _tensors(module)
+        _copy(params, own if part is None else tree.subset(own, params))
+        return _part(module, part)
 
 
 def encoder_and_head(module: nn.Module, method: str) -> tuple[nn.Module, nn.Linear]:

@@ -9,15 +9,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..metrics import CRITERIA, score, score_multi_label, score_regression
 from .errors import SettingError
+from .modules import FirstOutputs
 from .settings import Count, Finite, Positive, Settings, received
 
 Kind = Literal["classification", "regression", "multi-label"]
@@ -60,8 +61,12 @@ class Objective(Settings, ABC):
         """(N,) the negative log-likelihood of each target."""
 
     @abstractmethod
+    def readout(self) -> nn.Module:
+        """What turns outputs (N, O) into predictions, which may be averaged."""
+
     def predictions(self, outputs: Tensor) -> Tensor:
-        """What the outputs (N, O) predict. Predictions may be averaged."""
+        """What the outputs (N, O) predict."""
+        return cast(Tensor, self.readout()(outputs))
 
     @abstractmethod
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
@@ -106,9 +111,9 @@ class Classification(Objective):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets, reduction="none")
 
-    def predictions(self, outputs: Tensor) -> Tensor:
+    def readout(self) -> nn.Module:
         """(N, Y) class probabilities."""
-        return outputs.softmax(-1)
+        return nn.Softmax(-1)
 
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
         return score(np.asarray(predictions), np.asarray(targets))._asdict()
@@ -178,10 +183,9 @@ class Regression(Objective):
         bounded = torch.tanh(outputs[:, self.num_targets :] / MAX_LOG_DEVIATION)
         return MAX_LOG_DEVIATION * bounded
 
-    def predictions(self, outputs: Tensor) -> Tensor:
+    def readout(self) -> nn.Module:
         """The means: (N,) of one target, (N, D) of several."""
-        means = outputs[:, : self.num_targets]
-        return means[:, 0] if self.num_targets == 1 else means
+        return FirstOutputs(self.num_targets)
 
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
         return score_regression(np.asarray(predictions), np.asarray(targets))._asdict()
@@ -216,9 +220,9 @@ class MultiLabel(Objective):
         each = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs), reduction="none")
         return each.sum(1)
 
-    def predictions(self, outputs: Tensor) -> Tensor:
+    def readout(self) -> nn.Module:
         """(N, L) the probability of each label."""
-        return outputs.sigmoid()
+        return nn.Sigmoid()
 
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
         return score_multi_label(np.asarray(predictions), np.asarray(targets))._asdict()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
+from ..assemble import make_federation, model_from
 from ..config import Config, read_run_folder
 from ..core import (
     CheckpointError,
@@ -30,7 +31,6 @@ from ..engine import checkpoint
 from ..engine.checkpoint import Progress, check_identity
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
-from ..runner import make_federation, model_from
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
@@ -74,7 +74,9 @@ class FinishedRun:
         """The last stage's own count of rounds, on which draws depend: what is predicted now is
         what the run reported.
         """
-        return list(schedule(self.settings.algorithm, self.settings.run.rounds))[-1].stage_round
+        turns = list(schedule(self.settings.algorithm, self.settings.run.rounds, self.model))
+        last: int = self.summary["rounds"]  # fewer than planned if it stopped early
+        return turns[last - 1].stage_round
 
     def require(self, ability: str, verb: str, phrase: str) -> None:
         """Refuse a verb that the method does not support, and say which methods do."""

@@ -8,10 +8,20 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple, NoReturn
 
-from ..config import COMPARED, Config, override
+from ..config import (
+    COMPARED,
+    DEFAULT_ALGORITHM,
+    OWN_SECTIONS,
+    Config,
+    method_class,
+    override,
+    split_path,
+)
 from ..core import SettingError
+from ..core.settings import received
 from ..data import Source
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
@@ -44,16 +54,14 @@ def cells(table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]
     """The configuration of every (method, seed).
 
     Settings of [algorithm] go to the method that the run file names; others may have theirs in
-    [compare.NAME].
+    [compare.NAME]. Both may hold training settings of the method's own.
     """
     Config.from_table(table)
     return {(method, seed): _cell(table, method, seed) for method in methods for seed in seeds}
 
 
 def _cell(table: Mapping[str, Any], method: str, seed: int) -> Config:
-    section: Mapping[str, Any] = table
-    for part in method_section(table, method).split("."):
-        section = section.get(part, {})
+    section = _section(table, method_section(table, method))
     run = {**table.get("run", {}), "seed": seed}
     own = {**table, "algorithm": {**section, "name": method}, "run": run}
     own.pop(COMPARED, None)
@@ -62,8 +70,65 @@ def _cell(table: Mapping[str, Any], method: str, seed: int) -> Config:
 
 def method_section(table: Mapping[str, Any], method: str) -> str:
     """Where a run file has the settings of a method: `algorithm` or `compare.NAME`."""
-    named = table.get("algorithm", {}).get("name", "fedavg")
+    named = table.get("algorithm", {}).get("name", DEFAULT_ALGORITHM)
     return "algorithm" if method == named else f"{COMPARED}.{method}"
+
+
+def _section(table: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    section = table
+    for part in split_path(path):
+        section = section.get(part, {})
+    return section
+
+
+def assign(
+    table: Mapping[str, Any], assignments: Sequence[str], methods: Sequence[str]
+) -> dict[str, Any]:
+    """`table` with assignments as `override` has them, where every setting of a method is that of
+    a method which is compared.
+    """
+    named = {"algorithm": override(table, assignments).get("algorithm")}
+    addressed: list[str] = []
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
+        paths = method_paths({**table, **named}, path, methods)
+        if not paths:
+            _refuse_unused("--set", methods, assignment)
+        addressed += [f"{one}{equals}{value}" for one in paths]
+    return override(table, addressed)
+
+
+def method_paths(table: Mapping[str, Any], path: str, methods: Sequence[str]) -> list[str]:
+    """Where a setting that an option names is found for `methods`; nowhere, if it is not theirs.
+
+    `algorithm.KEY` is of the method that [algorithm] names. Where it names none, it is of all
+    `methods` that have such a setting.
+    """
+    section, *keys = split_path(path)
+    if section == COMPARED and keys:
+        return [path] if keys[0] in methods else []
+    if section != "algorithm" or not keys or keys[0] == "name":
+        return [path]
+    algorithm = table.get("algorithm")
+    named = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    if named is not None:
+        return [path] if named in methods else []
+    owners = [method for method in methods if _has_setting(method, keys[0])]
+    return [".".join([method_section(table, method), *keys]) for method in owners]
+
+
+def _has_setting(method: str, name: str) -> bool:
+    return name in OWN_SECTIONS or name in {
+        one.name for one in fields(method_class(method, "--algorithms"))
+    }
+
+
+def _refuse_unused(option: str, methods: Sequence[str], setting: str) -> NoReturn:
+    known = ", ".join(methods)
+    raise SettingError(
+        f"{option} must change one of the methods {known}, got {received(setting)}: a method's "
+        f"settings are {COMPARED}.NAME.KEY, or algorithm.KEY of the one that [algorithm] names"
+    )
 
 
 # --- several values of a setting ------------------------------------------------------------------
@@ -74,9 +139,10 @@ class Variation(NamedTuple):
 
     path: str
     values: tuple[str, ...]
+    paths: tuple[str, ...]  # where the setting is found for the methods that are compared
 
     @classmethod
-    def parse(cls, text: str) -> "Variation":
+    def parse(cls, text: str, table: Mapping[str, Any], methods: Sequence[str]) -> "Variation":
         path, equals, values = text.partition("=")
         if not equals or "." not in path:
             raise SettingError(f"--vary must be SECTION.KEY=VALUE,VALUE,..., got {text!r}")
@@ -84,10 +150,13 @@ class Variation(NamedTuple):
             raise SettingError(
                 f"--vary must not be about run.seed, which --seeds is for, got {text!r}"
             )
-        return cls(path.strip(), tuple(_split(values)))
+        paths = method_paths(table, path.strip(), methods)
+        if not paths:
+            _refuse_unused("--vary", methods, text)
+        return cls(path.strip(), tuple(_split(values)), tuple(paths))
 
-    def assignments(self) -> list[str]:
-        return [f"{self.path}={value}" for value in self.values]
+    def assignments(self, value: str) -> list[str]:
+        return [f"{path}={value}" for path in self.paths]
 
 
 def vary(
@@ -100,7 +169,7 @@ def vary(
 
     A method has a row for every combination of those settings that it depends on.
     """
-    parsed = [Variation.parse(text) for text in variations]
+    parsed = [Variation.parse(text, table, methods) for text in variations]
     _refuse_repeated(parsed)
     relevant = {
         method: [one for one in parsed if _changes(table, parsed, one, method)]
@@ -108,15 +177,16 @@ def vary(
     }
     for one in parsed:
         if len(one.values) > 1 and not any(one in several for several in relevant.values()):
-            raise SettingError(
-                f"--vary must change one of the methods {', '.join(methods)}, got "
-                f"'{one.path}={','.join(one.values)}'"
-            )
+            _refuse_unused("--vary", methods, f"{one.path}={','.join(one.values)}")
     found: Cells = {}
     for method, several in relevant.items():
         labels = _labels(several)
         for values in itertools.product(*(one.values for one in several)):
-            chosen = [f"{one.path}={value}" for one, value in zip(several, values, strict=True)]
+            chosen = [
+                assignment
+                for one, value in zip(several, values, strict=True)
+                for assignment in one.assignments(value)
+            ]
             combined = override(table, [*_first_values(parsed), *chosen])
             parts = [f"{label} = {value}" for label, value in zip(labels, values, strict=True)]
             row = ", ".join([method, *parts])
@@ -137,13 +207,13 @@ def _changes(
 ) -> bool:
     """Whether a method's configuration depends on the value of the setting."""
     first = _first_values(variations)
-    tables = [override(table, [*first, assignment]) for assignment in one.assignments()]
+    tables = [override(table, [*first, *one.assignments(value)]) for value in one.values]
     configs = [cells(changed, [method], [0])[method, 0].to_table() for changed in tables]
     return any(config != configs[0] for config in configs)
 
 
 def _first_values(variations: Sequence[Variation]) -> list[str]:
-    return [one.assignments()[0] for one in variations]
+    return [assignment for one in variations for assignment in one.assignments(one.values[0])]
 
 
 def _labels(variations: Sequence[Variation]) -> list[str]:
@@ -228,10 +298,16 @@ def differing_settings(
     )
     for complete in (base, wanted):
         del complete["run"]["seed"]
+    own = _own_paths(table, method)
+    found: dict[str, Any]
     for whole_sections in (False, True):
-        found: dict[str, Any] = {}
+        if whole_sections and own:  # which the method's whole section replaces
+            base |= {section: {} for section in ("algorithm", *own)}
+            own = {}
+        found = {}
         for section in wanted:
             path = method_section(table, method) if section == "algorithm" else section
+            path = own.get(section, path)
             found |= _section_difference(path, base[section], wanted[section], whole_sections)
         with suppress(SettingError):  # left-out keys may come back, from a scenario's name
             same = cells(apply_settings(table, found), [method], [seed])[method, seed]
@@ -240,6 +316,13 @@ def differing_settings(
     raise SettingError(
         f"a result to be kept must differ from its run file by settings, got {method} with others"
     )
+
+
+def _own_paths(table: Mapping[str, Any], method: str) -> dict[str, str]:
+    """Where the method has settings of its own, by section: `compare.moon.training`."""
+    path = method_section(table, method)
+    settings = _section(table, path)
+    return {section: f"{path}.{section}" for section in OWN_SECTIONS if section in settings}
 
 
 def _section_difference(
@@ -261,7 +344,7 @@ def apply_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     """`table` with the settings that `differing_settings` found."""
     changed = override(table, [])  # a copy
     for path, value in settings.items():
-        *parents, last = path.split(".")
+        *parents, last = split_path(path)
         section = changed
         for parent in parents:
             section = section.setdefault(parent, {})

@@ -1,0 +1,79 @@
+"""The parts of a run, made from its configuration: clients, network, the set-up of nodes."""
+
+from functools import partial
+
+import torch
+
+from .config import Config
+from .core import Classification, Key, Model, Objective, SettingError
+from .data import Federation
+from .engine.setup import Setup
+from .scenarios import build_federation
+
+
+def make_federation(settings: Config) -> Federation:
+    key = Key(settings.run.seed, "federation")
+    data = settings.data.load(key.child("data"))
+    federation = build_federation(
+        data, settings.scenario, key, standardise=settings.data.standardise
+    )
+    return federation.with_pooled_client() if settings.algorithm.pools_data else federation
+
+
+def make_objective(federation: Federation) -> Objective:
+    """What the run is to learn."""
+    return Classification(federation.num_classes)
+
+
+def make_model(settings: Config, federation: Federation) -> Model:
+    """The network with the method's additions, after a look whether its output fits the targets."""
+    objective = make_objective(federation)
+    example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
+    try:
+        model = model_from(settings, federation.input_shape, objective)
+        outputs = model.logits(model.init(0), example)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SettingError(
+            f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
+            f"{reason}"
+        ) from None
+    if outputs.shape != (1, objective.num_outputs):
+        rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
+        raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
+    return model
+
+
+def model_from(settings: Config, input_shape: tuple[int, ...], objective: Objective) -> Model:
+    build = settings.model.builder(input_shape, objective.num_outputs)
+    return Model(
+        build,
+        partial(settings.algorithm.network, num_classes=objective.num_outputs),
+        _device(settings.run.device),
+    )
+
+
+def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:
+    """What every node of the run is configured with."""
+    return Setup(
+        settings.algorithm,
+        model,
+        settings.training,
+        objective,
+        settings.run.seed,
+        settings.aggregation,
+        settings.run.on_error,
+    )
+
+
+def _device(name: str) -> str:
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return next(device for device, present in available.items() if present)
+    if not available[name]:
+        raise SettingError(f"run.device must be present, got {name!r} on a machine without it")
+    return name
