@@ -50,6 +50,7 @@ def model_from(settings: Config, input_shape: tuple[int, ...], objective: Object
         build,
         partial(settings.algorithm.network, num_classes=objective.num_outputs),
         _device(settings.run.device),
+        settings.model.further_builder(),
     )
 
 
