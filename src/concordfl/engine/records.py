@@ -20,7 +20,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, NamedTuple, Required, Self
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, Self
 
 from annotated_types import MinLen
 from filelock import FileLock, Timeout
@@ -75,6 +75,8 @@ class TaskFacts(TypedDict):
 
     input_shape: list[CountOrZero]
     num_classes: CountOrZero
+    objective: NotRequired[str]
+    objective_settings: NotRequired[dict[str, Any]]
 
 
 @with_config(extra="allow")
