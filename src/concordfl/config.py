@@ -6,7 +6,7 @@ value.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,11 @@ from . import models
 from .algorithms import ALGORITHMS
 from .core import Aggregation, Algorithm, SettingError, Settings, Training
 from .core.optim import SCHEDULES
-from .core.own_code import names_own_code
+from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
+from .data.own import OWN_FILES, OwnData
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
@@ -33,6 +34,8 @@ DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
 # sections of which a method may have settings of its own, as `[algorithm.training]` or
 # `[compare.NAME.training]`; these go before those of the section itself
 OWN_SECTIONS = ("training", "aggregation")
+# where relative paths begin: put into a table when it is read from a file
+RELATIVE_TO = "relative_to"
 MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
@@ -42,16 +45,33 @@ TOML_ERRORS = (ValueError, RecursionError)
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The `[model]` section: the name of a network, and its options."""
+    """The `[model]` section: the name of a network, and its options.
+
+    A network that only this process has is `given`, and named in angle brackets.
+    """
 
     name: str
     options: Mapping[str, Any]
+    given: models.Given | None = None
 
     def __post_init__(self) -> None:
-        models.check(self.name, self.options)
+        if self.given is None:
+            models.check(self.name, self.options)
+
+    @classmethod
+    def of(cls, given: object) -> "ModelChoice":
+        """A network given in Python: a module, or a function that builds one."""
+        name, only_here = models.named(given)
+        return cls(name, {}, only_here)
 
     def builder(self, input_shape: tuple[int, ...], num_classes: int) -> Callable[[], nn.Module]:
+        if self.given is not None:
+            return models.given_builder(self.given, self.name, input_shape, num_classes)
         return models.make_builder(self.name, input_shape, num_classes, self.options)
+
+    def further_builder(self) -> Callable[[], nn.Module] | None:
+        """How the further models of a mixture are built, where it is not as the first."""
+        return models.further_builder(self.given, self.name)
 
 
 @dataclass(frozen=True)
@@ -67,9 +87,17 @@ class Config:
     algorithm: Algorithm
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "Config":
+    def from_table(
+        cls,
+        table: Mapping[str, Any],
+        *,
+        data: Source | None = None,
+        model: ModelChoice | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> "Config":
+        """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
-        table = _without_format(table)
+        table = _with_relative_paths(_without_format(table))
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
@@ -77,16 +105,16 @@ class Config:
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
         table = _with_own_sections(table)
-        model = {"name": "mlp", **table.get("model", {})}
-        data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
+        network = {"name": "mlp", **table.get("model", {})}
+        data = data or _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
             data=data,
             scenario=_scenario(table.get("scenario", {}), data),
-            model=ModelChoice(model.pop("name"), model),
+            model=model or ModelChoice(network.pop("name"), network),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
-            algorithm=_algorithm(table.get("algorithm", {})),
+            algorithm=algorithm or _algorithm(table.get("algorithm", {})),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -103,7 +131,7 @@ class Config:
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
             "aggregation": self.aggregation.to_table(),
-            "algorithm": _named(self.algorithm, "name", ALGORITHMS),
+            "algorithm": method_table(self.algorithm),
         }
 
     def to_toml(self) -> str:
@@ -130,7 +158,57 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
             f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
         )
     own, _ = _split_own(settings, where)
-    return _choose({**own, "name": name}, "name", ALGORITHMS, where)
+    return _method({**own, "name": name}, where)
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """What a method is called in tables and summaries: its name in the registry, else that of its
+    class.
+    """
+    return _registered_name(algorithm) or type(algorithm).__name__
+
+
+def algorithm_reference(algorithm: Algorithm) -> str:
+    """What a run file calls a method: its name in the registry, else `package.module:Class`, or
+    `<Class>` for one that cannot be imported.
+    """
+    return _registered_name(algorithm) or name_of_object(type(algorithm))
+
+
+def method_table(algorithm: Algorithm) -> dict[str, Any]:
+    """The `[algorithm]` section of a method."""
+    return {"name": algorithm_reference(algorithm), **algorithm.to_table()}
+
+
+def _registered_name(algorithm: Algorithm) -> str | None:
+    return next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
+
+
+def _method(table: Mapping[str, Any], where: str) -> Algorithm:
+    """The method that a section names: one of ours, or a user's own class."""
+    name = table.get("name")
+    if not names_own_code(name):
+        refuse_given(name, "algorithm")
+        return _choose(table, "name", ALGORITHMS, where)
+    rest = {key: value for key, value in table.items() if key != "name"}
+    return method_class(str(name), f"{where}.name").from_table(rest, where)
+
+
+def method_class(name: str, setting: str) -> type[Algorithm]:
+    """The class of a method that `setting` names, ours or a user's own."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    kind = find_function(name, setting)
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        raise SettingError(
+            f"{setting} must name a class of concordfl.Algorithm, got {received(name)}"
+        )
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise SettingError(
+            f"{setting} must name a class that defines {', '.join(missing)}, got {received(name)}"
+        )
+    return kind
 
 
 def _with_own_sections(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -153,11 +231,15 @@ def _split_own(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any],
 def own_code(table: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a table that name code which is not concordfl's; nothing is imported."""
     named = {}
-    for section, key in (("model", "name"), ("algorithm", "embedding")):
+    for section, key in (("model", "name"), ("algorithm", "name"), ("algorithm", "embedding")):
         settings = table.get(section)
         value = settings.get(key) if isinstance(settings, Mapping) else None
         if isinstance(value, str) and names_own_code(value):
             named[f"{section}.{key}"] = value
+    compared = table.get(COMPARED)
+    for name in compared if isinstance(compared, Mapping) else ():
+        if names_own_code(name):
+            named[f"{COMPARED}.{name}"] = name
     return named
 
 
@@ -169,27 +251,83 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def read_run_folder(folder: Path, *, trust: bool) -> Config:
+def _with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with the place at which its relative paths begin in [data], unless one is there."""
+    rest = {key: value for key, value in table.items() if key != RELATIVE_TO}
+    data, place = rest.get("data"), table.get(RELATIVE_TO)
+    if place is None or not isinstance(data, Mapping):
+        return rest
+    if data.get("name") not in OWN_FILES and not any(key in data for key in OWN_FILES):
+        return rest
+    return {**rest, "data": {RELATIVE_TO: place, **data}}
+
+
+def with_fixed_paths(settings: Config) -> Config:
+    """The settings with paths that mean the same wherever the run is taken up again."""
+    if not isinstance(settings.data, OwnData) or settings.data.relative_to is not None:
+        return settings
+    return replace(settings, data=replace(settings.data, relative_to=str(Path.cwd())))
+
+
+def read_run_folder(
+    folder: Path,
+    *,
+    trust: bool,
+    model: object = None,
+    algorithm: Algorithm | None = None,
+) -> Config:
     """The configuration of a run in `folder`, which may be somebody else's: code that is not
-    concordfl's is refused unless it is trusted.
+    concordfl's is refused unless it is trusted, or given as the object that the run began with.
     """
     table = read_table(folder / "config.toml")
+    objects: dict[str, Any] = {}
+    if model is not None:
+        objects["model"] = ModelChoice.of(model)
+        _require_same(table.pop("model", None), {"name": objects["model"].name}, "model", folder)
+    if algorithm is not None:
+        objects["algorithm"] = algorithm
+        _require_same(table.pop("algorithm", None), method_table(algorithm), "algorithm", folder)
     for setting, name in own_code(table).items():
         if not trust:
             raise SettingError(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table)
+    return _find_moved_data(Config.from_table(table, **objects))
+
+
+def _find_moved_data(settings: Config) -> Config:
+    """Data that are no longer where they were, but in the working folder, may have moved with the
+    run; a run is only resumed with the data that it began with.
+    """
+    if not isinstance(settings.data, OwnData) or settings.data.is_there():
+        return settings
+    moved = replace(settings.data, relative_to=str(Path.cwd()))
+    return replace(settings, data=moved) if moved.is_there() else settings
+
+
+def _require_same(begun_with: Any, given: Any, section: str, folder: Path) -> None:
+    if begun_with != given:
+        raise SettingError(
+            f"{folder} must be gone on with by the {section} that it began with, "
+            f"{received(begun_with)}, got {received(given)}"
+        )
 
 
 def read_table(path: Path) -> dict[str, Any]:
+    """A run file; its relative paths begin at its folder."""
+    table = _read_toml(path)
+    table.setdefault(RELATIVE_TO, str(path.absolute().parent if path.is_file() else Path.cwd()))
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:  # perhaps a device, which never ends
             raise SettingError(f"{path} must have at most {MAX_FILE_BYTES:,} bytes, got more")
-        return tomllib.loads(text.decode())
+        return _with_kept_examples(tomllib.loads(text.decode()), path.parent)
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
     except RecursionError:
@@ -198,6 +336,15 @@ def read_table(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:  # also what is not UTF-8, or not TOML
         raise SettingError(f"{path} must be a TOML file: {error}") from None
+
+
+def _with_kept_examples(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The file of examples that a run's folder keeps is found beside its settings."""
+    data = table.get("data")
+    file = data.get("memory") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(file, str) and file:
+        return {**table, "data": {**data, "memory": str(folder / file)}}
+    return table
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -215,7 +362,7 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
 
 def _assign(table: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
-    keys, value = [key.strip() for key in path.split(".")], _value(text.strip())
+    keys, value = split_path(path), _value(text.strip())
     complete = all(keys) and len(keys) <= MAX_NESTING
     if not equals or not complete or (len(keys) < 2 and not isinstance(value, dict)):
         raise SettingError(
@@ -226,6 +373,17 @@ def _assign(table: dict[str, Any], assignment: str) -> None:
         if not isinstance(table, dict):
             raise SettingError(f"--set must name a key in a table, got {received(assignment)}")
     table[keys[-1]] = value
+
+
+def split_path(path: str) -> list[str]:
+    """The keys of `section.key`; the name of a user's own method, `compare.package.module:Class`,
+    is one key.
+    """
+    keys = [key.strip() for key in path.split(".")]
+    last = next((index for index, key in enumerate(keys) if ":" in key), 0)
+    if keys[0] != COMPARED or last < 2:
+        return keys
+    return [COMPARED, ".".join(keys[1 : last + 1]), *keys[last + 1 :]]
 
 
 def _require_nesting(table: Mapping[str, Any]) -> None:
@@ -243,7 +401,14 @@ def _require_nesting(table: Mapping[str, Any]) -> None:
 
 
 def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
-    return next(name for name, kind in registry.items() if kind is type(settings))
+    """The name of settings that can only be made from a registry."""
+    for name, kind in registry.items():
+        if kind is type(settings):
+            return name
+    raise SettingError(
+        f"settings must be of a known kind, got {type(settings).__name__}: known are "
+        f"{', '.join(sorted(registry))}"
+    )
 
 
 def _copy(value: Any) -> Any:
@@ -320,7 +485,7 @@ def _algorithm(table: Mapping[str, Any]) -> Algorithm:
             f"[algorithm] must name the method that its settings are of, got {next(iter(table))!r} "
             "and no name"
         )
-    return _choose(table or {"name": DEFAULT_ALGORITHM}, "name", ALGORITHMS, "algorithm")
+    return _method(table or {"name": DEFAULT_ALGORITHM}, "algorithm")
 
 
 def _training(table: Mapping[str, Any], where: str = "training") -> Training:

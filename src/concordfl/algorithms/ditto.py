@@ -16,7 +16,6 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Examples,
     Mean,
     NonNegative,
     Params,
@@ -55,6 +54,7 @@ class Ditto(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         """The personal model; of a participant that was never asked, what it has received."""
-        return client.probabilities(state["own"], examples)
+        own: Params = state["own"]
+        return own

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from ..core import (
     About,
@@ -17,7 +16,6 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Examples,
     Mean,
     Params,
     Task,
@@ -67,8 +65,11 @@ class FedBN(Algorithm):
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return client.fit({**message, **state["layers"]}, epochs=epochs, purpose="tune")
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**state["layers"], **message}, examples)
+    def unadapted(self, client: Client, message: Params) -> Tree | None:
+        return None if client.model.normalisation_names else self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        return {**state["layers"], **message}
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

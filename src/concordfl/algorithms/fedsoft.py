@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     About,
@@ -195,8 +195,13 @@ class FedSoft(Algorithm):
         importance to it.
         """
         if state.model is not None:
-            return client.probabilities(state.model, examples)
+            return client.predictions(state.model, examples)
         return mixture.predict(client, message, state.importance, examples)
+
+    def module(self, client: Client, state: FedSoftMixture, message: Models) -> nn.Module:
+        if state.model is not None:
+            return client.module(state.model)
+        return mixture.module(client, message, state.importance)
 
     def inspect(self, client: Client, state: FedSoftMixture, message: Models) -> dict[str, Any]:
         return {"group": int(state.importance.argmax()), "weights": state.importance}

@@ -131,14 +131,13 @@ class FedVC(Algorithm):
         params: Params,
         batch: Batch,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B,) CE + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
+        """(B,) loss + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
         features = client.model.features(params, batch.x)
         z = client.model.call(params, features, part="projection")
         s = expressed(z, concepts, v, self.similarity)
-        ce = F.cross_entropy(
-            client.model.call(params, features, part="head"), batch.y, reduction="none"
-        )
-        return ce + self.weight * (s @ concepts - preference).square().sum(1), s, z
+        outputs = client.model.call(params, features, part="head")
+        losses = client.objective.losses(outputs, batch.y)
+        return losses + self.weight * (s @ concepts - preference).square().sum(1), s, z
 
     def _unified_loss(self, client: Client, v: Tensor, params: Params, batch: Batch) -> Tensor:
         """(12): the estimate is drawn to the preference, which is held, and the preference to the
@@ -180,9 +179,6 @@ class FedVC(Algorithm):
             return state
         v = self._express(client, state["v"], message, client.examples).mean(0)
         return {"v": v.clamp_min(MIN_WEIGHT)}
-
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(message, examples)
 
     def inspect(self, client: Client, state: Tree, message: Params) -> dict[str, Any]:
         """The preference, the client's most typical samples of each concept, and where some of its

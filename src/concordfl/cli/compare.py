@@ -8,6 +8,7 @@ import typer
 from .. import config as configuration
 from ..algorithms import ALGORITHMS
 from ..core import SettingError
+from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
@@ -33,7 +34,11 @@ from .terminal import console, say, show
 def compare(
     file: RunFile,
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas.", show_default=False)
+        str,
+        typer.Option(
+            help="Names, or your own as package.module:Class, separated by commas.",
+            show_default=False,
+        ),
     ],
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
@@ -119,7 +124,9 @@ def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool)
 def _known_names(algorithms: str) -> list[str]:
     names = [name.strip() for name in algorithms.split(",")]
     for name in names:
-        if name not in ALGORITHMS:
+        if names_own_code(name):
+            check_name(name, "--algorithms")
+        elif name not in ALGORITHMS:
             raise SettingError(
                 f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
             )

@@ -7,7 +7,6 @@ import typer
 
 from .. import config as configuration
 from .. import runner
-from ..algorithms import ALGORITHMS
 from ..core import SettingError
 from ..core.settings import received
 from ..study import compare as comparison
@@ -44,13 +43,13 @@ def run(
     if dry_run:
         _show_preview(settings)
         return
-    algorithm = configuration.name_of(settings.algorithm, ALGORITHMS)
+    algorithm = configuration.algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
         Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
     )
     show_run(
         folder,
-        lambda observe: runner.run(settings, out=folder, observe=observe),
+        lambda observe: runner.run(settings, out=folder, on_round=observe),
         title=algorithm,
         trust=bool(settings.own_code()),
     )

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from . import tree
 from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
-from .model import Model
+from .model import Model, Params
+from .objective import Objective
 from .random import Key
 from .settings import Settings
 from .tree import Tree
@@ -61,9 +62,14 @@ class Task(NamedTuple):
     """What the server knows of the problem."""
 
     model: Model
-    num_classes: int
+    objective: Objective
     input_shape: tuple[int, ...]
     scale: Scale | None = None  # of images that are standardised
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; 0 where targets are no classes."""
+        return self.objective.num_classes
 
     def random_inputs(self, count: int, key: Key) -> Tensor:
         """Inputs that say nothing of any class.
@@ -134,9 +140,14 @@ class Algorithm(Settings, ABC):
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
+    # the kinds of objectives that it can learn; a method that only needs a loss supports ANY_KIND
+    supports: ClassVar[frozenset[str]] = frozenset({"classification"})
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        """The network to train; methods that need further layers add them here."""
+        """The network to train; methods that need further layers add them here.
+
+        `num_classes` is the number of outputs, where targets are no classes.
+        """
         return module
 
     @abstractmethod
@@ -182,9 +193,35 @@ class Algorithm(Settings, ABC):
         """
         return message
 
-    @abstractmethod
+    def unadapted(self, client: Client, message: Tree) -> Tree | None:
+        """The state to predict with for somebody who has no examples; `client` is empty.
+
+        None where there is nothing to predict with before a client has adapted.
+        """
+        return None if self.personal else self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Tree) -> Params:
+        """Of the network that a client predicts with, where it predicts with one network."""
+        params: Params = message
+        return params
+
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities."""
+        """(N, Y) class probabilities, or what else the objective says: those of the network, unless
+        a method has another rule.
+        """
+        return client.predictions(self.parameters(client, state, message), examples)
+
+    def module(self, client: Client, state: Tree, message: Tree) -> nn.Module:
+        """What `predict` computes, as a module of inputs that needs nothing of ours when called.
+
+        A method with a rule of its own in `predict` has one here too.
+        """
+        if type(self).predict is not Algorithm.predict:
+            raise SettingError(
+                f"{type(self).__name__} must define `module`, as it defines `predict`, to be given "
+                "away as a module, got none"
+            )
+        return client.module(self.parameters(client, state, message))
 
     def likelihood(
         self, client: Client, state: Tree | None, message: Tree, examples: Examples

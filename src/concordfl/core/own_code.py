@@ -1,7 +1,9 @@
-"""Names of a user's own functions in settings, as `package.module:function`.
+"""A user's own functions and classes: by name in settings, as `package.module:function`, or given
+as objects in Python.
 
 Such a name runs code: whoever reads settings that may be a stranger's asks `names_own_code` before
-anything is imported.
+anything is imported. An object that no other process could import is written as `<name>`, which
+says what must be given again.
 """
 
 import importlib
@@ -29,7 +31,7 @@ def check_name(name: str, setting: str) -> None:
 
 
 def find_function(name: str, setting: str) -> Callable[..., Any]:
-    """Import the function that `setting` names."""
+    """Import the function or class that `setting` names."""
     check_name(name, setting)
     module, _, attribute = name.partition(":")
     try:
@@ -45,3 +47,42 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
         )
     function: Callable[..., Any] = found
     return function
+
+
+# --- objects that were given in Python ------------------------------------------------------------
+
+
+def name_of_object(thing: object) -> str:
+    """How settings name a function or class: `package.module:name` where another process can import
+    it, else `<name>`.
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    path = f"{module}:{name}"
+    # What is defined in a script or a notebook is in `__main__`, which is another one elsewhere.
+    if isinstance(name, str) and module != "__main__" and PATTERN.fullmatch(path):
+        try:
+            if getattr(importlib.import_module(str(module)), name) is thing:
+                return path
+        except Exception:
+            pass
+    return object_name(thing)
+
+
+def object_name(thing: object) -> str:
+    """The name of a function or class that must be given again: `<name>`."""
+    name = getattr(thing, "__qualname__", type(thing).__name__)
+    return f"<{str(name).rpartition('.')[2].strip('<>')}>"
+
+
+def is_given(name: object) -> bool:
+    """Whether settings name something that only the Python that ran them had."""
+    return isinstance(name, str) and name.startswith("<")
+
+
+def refuse_given(name: object, section: str) -> None:
+    """Say what must be given again, where settings name an object."""
+    if is_given(name):
+        raise SettingError(
+            f"{section}.name must be importable if it is read from a file, got {received(name)}, "
+            f"which was given in Python: give it again, as in cf.resume(folder, {section}=...)"
+        )

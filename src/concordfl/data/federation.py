@@ -58,6 +58,7 @@ class Federation:
     later: Mapping[ClientId, tuple[tuple[int, Bounds], ...]] = field(default_factory=dict)
     scale: Scale | None = None  # of images that are standardised
     pooled_id: ClientId | None = None
+    notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
 
     @classmethod
     def build(
@@ -147,6 +148,10 @@ class Federation:
     def without_test(self) -> tuple[ClientId, ...]:
         """Participants that have no test examples: figures are about the others alone."""
         return tuple(id for id in self.participants if self.bounds[id][2] == self.bounds[id][3])
+
+    def has_validation(self) -> bool:
+        """Whether any participant has validation examples."""
+        return any(self.bounds[id][1] < self.bounds[id][2] for id in self.participants)
 
     def share_memory(self) -> None:
         """Move the examples to memory that worker processes can map."""

@@ -11,8 +11,15 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
-from ..algorithms import ALGORITHMS
-from ..config import COMPARED, DEFAULT_ALGORITHM, OWN_SECTIONS, Config, override
+from ..config import (
+    COMPARED,
+    DEFAULT_ALGORITHM,
+    OWN_SECTIONS,
+    Config,
+    method_class,
+    override,
+    split_path,
+)
 from ..core import SettingError
 from ..core.settings import received
 from ..data import Source
@@ -69,7 +76,7 @@ def method_section(table: Mapping[str, Any], method: str) -> str:
 
 def _section(table: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     section = table
-    for part in path.split("."):
+    for part in split_path(path):
         section = section.get(part, {})
     return section
 
@@ -97,7 +104,7 @@ def method_paths(table: Mapping[str, Any], path: str, methods: Sequence[str]) ->
     `algorithm.KEY` is of the method that [algorithm] names. Where it names none, it is of all
     `methods` that have such a setting.
     """
-    section, *keys = [key.strip() for key in path.split(".")]
+    section, *keys = split_path(path)
     if section == COMPARED and keys:
         return [path] if keys[0] in methods else []
     if section != "algorithm" or not keys or keys[0] == "name":
@@ -111,7 +118,9 @@ def method_paths(table: Mapping[str, Any], path: str, methods: Sequence[str]) ->
 
 
 def _has_setting(method: str, name: str) -> bool:
-    return name in OWN_SECTIONS or name in {one.name for one in fields(ALGORITHMS[method])}
+    return name in OWN_SECTIONS or name in {
+        one.name for one in fields(method_class(method, "--algorithms"))
+    }
 
 
 def _refuse_unused(option: str, methods: Sequence[str], setting: str) -> NoReturn:
@@ -250,8 +259,11 @@ class ConfigHasher:
 
 
 def hashed_settings(settings: Config) -> dict[str, Any]:
-    """The complete table of a configuration without how it is computed."""
+    """The complete table of a configuration without how it is computed, and on which machine:
+    a user's own data count by their content.
+    """
     table = settings.to_table()
+    table["data"].pop("relative_to", None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 
@@ -335,7 +347,7 @@ def apply_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     """`table` with the settings that `differing_settings` found."""
     changed = override(table, [])  # a copy
     for path, value in settings.items():
-        *parents, last = path.split(".")
+        *parents, last = split_path(path)
         section = changed
         for parent in parents:
             section = section.setdefault(parent, {})

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import runner
-from ..algorithms import ALGORITHMS
-from ..config import Config, name_of, read_table
+from ..config import Config, algorithm_name, own_code, read_table
 from ..core import SettingError
 from ..engine.experiment import ignore
 from ..engine.records import RunFolder
@@ -54,7 +53,7 @@ def compare(
     differing = {  # before any work: a result that cannot be kept is refused
         key: differing_settings(table, settings, _method(settings), hasher)
         for key, settings in cells.items()
-        if table is not None
+        if table is not None and _can_be_kept(settings)
     }
     figures: dict[str, list[Figures]] = {}
     lines: list[Line] = []
@@ -69,7 +68,8 @@ def compare(
             result = finish(settings, folder, observe)
         found = figures_of(result.summary, result.records)
         figures.setdefault(row, []).append(found)
-        if keep_beside is not None and found["seconds"]["total"] > WORTH_KEEPING_SECONDS:
+        slow = found["seconds"]["total"] > WORTH_KEEPING_SECONDS
+        if keep_beside is not None and slow and _can_be_kept(settings):
             line: Line = {
                 "format": kept_results.FORMAT,
                 "method": _method(settings),
@@ -88,8 +88,8 @@ def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) ->
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
         _require_same(settings, folder)
-        return runner.resume(folder, observe=observe, trust=True)
-    return runner.run(settings, out=folder, observe=observe)
+        return runner.resume(folder, on_round=observe, trust=True)
+    return runner.run(settings, out=folder, on_round=observe)
 
 
 def _require_same(settings: Config, folder: Path) -> None:
@@ -97,8 +97,10 @@ def _require_same(settings: Config, folder: Path) -> None:
 
     It would give another result, and might name somebody else's code.
     """
-    found = Config.from_table(read_table(RunFolder.open(folder).path / "config.toml"))
-    if hashed_settings(found) != hashed_settings(settings):
+    table = read_table(RunFolder.open(folder).path / "config.toml")
+    # Code is looked at before any of it is imported.
+    known_code = own_code(table).items() <= settings.own_code().items()
+    if not known_code or hashed_settings(Config.from_table(table)) != hashed_settings(settings):
         raise SettingError(
             f"{folder} must hold the run that is compared, got one with other settings: remove it "
             "or give another --out"
@@ -127,8 +129,13 @@ def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher
             )
 
 
+def _can_be_kept(settings: Config) -> bool:
+    """Not with a method that is not ours: it may have changed, and the hash would not tell."""
+    return "algorithm.name" not in settings.own_code()
+
+
 def _method(settings: Config) -> str:
-    return name_of(settings.algorithm, ALGORITHMS)
+    return algorithm_name(settings.algorithm)
 
 
 def _day_of(file: Path) -> str:

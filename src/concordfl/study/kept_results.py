@@ -21,8 +21,9 @@ from filelock import FileLock
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic cannot use that of typing before Python 3.12
 
-from ..config import read_table
+from ..config import COMPARED, own_code, read_table
 from ..core import ConcordError, DataError
+from ..core.own_code import names_own_code
 from ..core.settings import Count, CountOrZero, NonNegative, Probability
 from ..data.files import kind_of, require_file
 from ..engine.files import to_json, write_atomically
@@ -303,12 +304,21 @@ def _mismatch(table: Mapping[str, Any], line: Line, hasher: ConfigHasher) -> str
     """Why a line does not belong to the run file; None if it does."""
     method, seed = line["method"], line["seed"]
     try:
-        settings = cells(apply_settings(table, line["settings"]), [method], [seed])[method, seed]
+        changed = apply_settings(table, line["settings"])
+        if names_own_code(method) or not _own_methods(changed) <= _own_methods(table):
+            return "it names a method that is not one of ours, nor its run file's"
+        settings = cells(changed, [method], [seed])[method, seed]
     except ConcordError as error:
         return f"its settings no longer fit the run file: {error}"
     if hasher(settings) != line["config_hash"]:
         return "the run file, the defaults or the data have changed since"
     return None
+
+
+def _own_methods(table: Mapping[str, Any]) -> set[str]:
+    """Users' own classes of methods that a run file names: reading it imports them."""
+    named = own_code(table).items()
+    return {name for key, name in named if key == "algorithm.name" or key.startswith(COMPARED)}
 
 
 def _identity(line: Line) -> str:

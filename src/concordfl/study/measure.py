@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from ..algorithms import ALGORITHMS
-from ..config import name_of, read_table
+from ..config import algorithm_name, read_table
 from ..core import DataError
 from ..deploy.finished import FinishedRun
 from ..engine.files import to_json
@@ -49,7 +48,7 @@ def measure(
     figures: dict[tuple[str, int], Found] = {}
     kept = []
     for (row, seed), settings in cells.items():
-        config_hash, method = hasher(settings), name_of(settings.algorithm, ALGORITHMS)
+        config_hash, method = hasher(settings), algorithm_name(settings.algorithm)
         line = None if fresh else results.measures.get((name, config_hash))
         if line is not None:
             kept.append(line)
