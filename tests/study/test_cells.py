@@ -259,7 +259,7 @@ def test_the_settings_that_differ_give_the_configuration(method, settings):
     [
         ("ditto", {"compare.ditto.training.lr": 0.5}),
         ("ditto", {"compare.ditto.penalty": 0.5, "compare.ditto.training.epochs": 7}),
-        ("fedprox", {"algorithm.training.momentum": 0.9}),
+        ("fedprox", {"algorithm.training.momentum": 0.5}),
         ("fedavg", {"training.lr": 0.5}),
     ],
 )

@@ -101,7 +101,7 @@ class FedConceptEM(Algorithm):
     num_models: ModelCount = 3  # K
     label_prior: bool = True  # without it, this is FedEM
     # a client's weight in model k: n, or n times its ω
-    aggregate: Literal["size", "responsibility"] = "size"
+    aggregate: Literal["size", "responsibility"] = "responsibility"
     noise: NonNegative = 0.0  # ξ: deviation of the privacy noise on a client's label table (15)
     adam: bool = False  # Adam on the responsibilities (93)-(98)
     adam_rate: Positive = 1.0  # α

@@ -41,7 +41,7 @@ class FedEM(Algorithm):
 
     num_models: ModelCount = 3  # K
     # a client's weight in model k: n, or n times its ω
-    aggregate: Literal["size", "responsibility"] = "size"
+    aggregate: Literal["size", "responsibility"] = "responsibility"
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}

@@ -132,10 +132,10 @@ class Training(Settings):
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: Positive = 0.03
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     weight_decay: NonNegative = 0.0
-    batch_size: Count = 32
-    epochs: Repeats = 1
+    batch_size: Count = 16
+    epochs: Repeats = 2
     schedule: InstanceOf[Constant] | InstanceOf[Step] | InstanceOf[MultiStep] = Constant()
 
     def make_optimizer(self) -> Optimizer:

@@ -83,7 +83,7 @@ class Source(Settings, ABC):
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
     # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
-    standardise: bool = False
+    standardise: bool = True
 
     @abstractmethod
     def read(self, key: Key) -> Dataset:

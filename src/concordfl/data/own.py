@@ -62,7 +62,6 @@ class OwnData(Source):
 
     has_clients: ClassVar[bool] = True
 
-    standardise: bool = True
     label: str = "y"  # the column of labels
     drop: tuple[str, ...] | None = None  # columns to leave out
     # a column with a known group of every client, against which found groups are scored

@@ -29,8 +29,6 @@ class HeartDisease(FileSource):
 
     has_clients: ClassVar[bool] = True
 
-    standardise: bool = True
-
     def forms(self) -> Sequence[Form]:
         return (
             Form(("heart_disease_4hospitals.npz",), _from_npz),

@@ -21,6 +21,7 @@ class SyntheticMixture(Source):
     about: ClassVar[str] = (
         "mixture of components that differ in p(x) and p(y|x), generated (FedGMM)"
     )
+    has_clients: ClassVar[bool] = True
 
     clients: Count = 300
     examples_per_client: Count = 3000

@@ -24,6 +24,7 @@ class TwoGaussians(Source):
     about: ClassVar[str] = (
         "two Gaussians on a line, each with a threshold of its own, generated (FedGMM, figure 1)"
     )
+    has_clients: ClassVar[bool] = True
 
     clients: Count = 10
     examples_per_client: Count = 1000
