@@ -42,6 +42,7 @@ OLD_DEFAULTS = (
     "training.epochs=1",
 )
 OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "apfl": {"own_steps": "plain"},
     "fedconcat": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconcat-id": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconceptem": {"aggregate": "size"},

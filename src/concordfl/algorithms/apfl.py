@@ -1,13 +1,12 @@
 """APFL: a client predicts with a mixture of its own and the shared model's parameters, and learns
 how much of each.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: the shared model
-is trained with the run's optimizer, the own one by plain steps of its rate; the share is moved once
-a round.
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: both models are
+trained with the run's optimizer; the share is moved once a round.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..core import (
     About,
@@ -23,12 +22,23 @@ from ..core import (
     client_step,
     tree,
 )
+from ..core.optim import Optimizer
 
 
 @tree.register
 class APFLClient(NamedTuple):
     own: Params  # v
     share: float  # α
+
+
+class Carry(NamedTuple):
+    """What passes from batch to batch."""
+
+    shared: Params  # w
+    moments: Any  # of its optimizer
+    own: Params  # v
+    own_moments: Any
+    number: int  # of the batch
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,9 @@ class APFL(Algorithm):
 
     share: Probability = 0.5  # α at the start: how much of its own model a client uses
     adaptive: bool = True
+    # the own model's steps: by the run's optimizer as the shared model's, or plain ones of its rate,
+    # which fall behind where the run has momentum, so that the share goes to 0
+    own_steps: Literal["optimizer", "plain"] = "optimizer"
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)
@@ -52,23 +65,28 @@ class APFL(Algorithm):
         share, rate = state.share, client.training.rate(client.round)
         optimizer = client.training.make_optimizer()
 
-        def step(
-            carry: tuple[Params, Params, Any, int], batch: Batch
-        ) -> tuple[Params, Params, Any, int]:
-            w, v, moments, number = carry
+        def step(carry: Carry, batch: Batch) -> Carry:
             # The shared model's draws stay FedAvg's.
-            with client.random("own").child(number).torch_global():
-                own_grads = client.grad(client.loss, mixed(v, w, share, client), batch)
-            moved = {name: v[name] - rate * share * grad for name, grad in own_grads.items()}
-            v = {**v, **moved, **_buffers(client)}
-            grads = client.grad(client.loss, w, batch)
-            live = [w[name].clone() for name in grads]
-            moments = optimizer.update(live, list(grads.values()), moments, rate)
-            w = {**w, **dict(zip(grads, live, strict=True)), **_buffers(client)}
-            return w, v, moments, number + 1
+            with client.random("own").child(carry.number).torch_global():
+                grads = client.grad(
+                    client.loss, mixed(carry.own, carry.shared, share, client), batch
+                )
+            if self.own_steps == "plain":
+                moved = {name: carry.own[name] - rate * share * grads[name] for name in grads}
+                own, own_moments = {**carry.own, **moved, **_buffers(client)}, carry.own_moments
+            else:
+                scaled = {name: share * grad for name, grad in grads.items()}
+                own, own_moments = _stepped(
+                    optimizer, carry.own, scaled, carry.own_moments, rate, client
+                )
+            grads = client.grad(client.loss, carry.shared, batch)
+            shared, moments = _stepped(optimizer, carry.shared, grads, carry.moments, rate, client)
+            return Carry(shared, moments, own, own_moments, carry.number + 1)
 
-        start = optimizer.init([message[name] for name in client.model.weight_names])
-        w, own, _, _ = client.fold(step, (message, state.own, start, 0))
+        weights = [message[name] for name in client.model.weight_names]
+        start = Carry(message, optimizer.init(weights), state.own, optimizer.init(weights), 0)
+        end = client.fold(step, start)
+        w, own = end.shared, end.own
         if self.adaptive:
             share = min(1.0, max(0.0, share - rate * self._slope(client, own, w, share)))
         return APFLClient(own, share), Mean(w, client.size, around=message)
@@ -103,6 +121,15 @@ def mixed(own: Params, w: Params, share: float, client: Client) -> Params:
         name: share * own[name] + (1 - share) * w[name] for name in client.model.weight_names
     }
     return {**own, **weights}
+
+
+def _stepped(
+    optimizer: Optimizer, params: Params, grads: Params, moments: Any, rate: float, client: Client
+) -> tuple[Params, Any]:
+    """Parameters after a step of the optimizer, with the buffers of the last pass, and its state."""
+    live = [params[name].clone() for name in grads]
+    moments = optimizer.update(live, list(grads.values()), moments, rate)
+    return {**params, **dict(zip(grads, live, strict=True)), **_buffers(client)}, moments
 
 
 def _buffers(client: Client) -> Params:

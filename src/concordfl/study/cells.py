@@ -47,6 +47,7 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_lr": 1.0,
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
+    "algorithm.own_steps": "plain",  # of APFL
 }
 
 
