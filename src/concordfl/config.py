@@ -284,7 +284,7 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
 
 def _assign(table: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
-    keys, value = split_path(path), _value(text.strip())
+    keys, value = split_path(path), parse_value(text.strip())
     complete = all(keys) and len(keys) <= MAX_NESTING
     if not equals or not complete or (len(keys) < 2 and not isinstance(value, dict)):
         raise SettingError(
@@ -339,7 +339,7 @@ def _copy(value: Any) -> Any:
     )
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A value as TOML has it, or else a string without quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

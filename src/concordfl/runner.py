@@ -34,6 +34,7 @@ def run(
     *,
     algorithm: Algorithm | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
+    until: int | None = None,
     observe: Observer = ignore,
     **sections: Mapping[str, Any],
 ) -> Result:
@@ -44,23 +45,26 @@ def run(
     1
 
     The algorithm may be an object, also of a class that is registered nowhere. With `out`, a new
-    folder, everything is written there and a killed run can be taken up again by `resume`.
+    folder, everything is written there and a killed run can be taken up again by `resume`; so can
+    one that is to be played only `until` a round.
     """
     settings = load_config(source, algorithm, **sections)
     if out is None:
-        return _run(settings, None, observe)
+        return _run(settings, None, observe, until)
     with RunFolder.create(Path(out), settings.to_toml()) as folder:
-        return _run(settings, folder, observe)
+        return _run(settings, folder, observe, until)
 
 
 def resume(
     out: str | Path,
     *,
     algorithm: Algorithm | None = None,
+    until: int | None = None,
     observe: Observer = ignore,
     trust: bool = False,
 ) -> Result:
-    """Go on with the run in the folder `out` where it stopped, bit for bit.
+    """Go on with the run in the folder `out` where it stopped, bit for bit; to its end, or `until`
+    a round.
 
     A finished run is only read. An algorithm that no other process can import, as one of a
     notebook, is given again. A model, method or embedding `package.module:name` is code that the
@@ -68,7 +72,7 @@ def resume(
     """
     with RunFolder.open(Path(out)) as folder:
         settings = configuration.read_run_folder(folder.path, trust=trust, algorithm=algorithm)
-        return _run(settings, folder, observe)
+        return _run(settings, folder, observe, until)
 
 
 def load_config(
@@ -92,7 +96,9 @@ def load_config(
     )
 
 
-def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
+def _run(
+    settings: Config, folder: RunFolder | None, observe: Observer, until: int | None
+) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
         return Result(finished, folder.read_records(), folder.path, None)
@@ -117,10 +123,10 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         experiment = Experiment(setup, roster, settings.run, executor, folder, observe, identity)
         progress = experiment.restore()
         set_up = time.monotonic() - began
-        experiment.run(progress)
+        experiment.run(progress, until)
         summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
-        if folder is not None:
+        if folder is not None and experiment.is_over(progress):
             _write_models(folder, settings.algorithm, progress, executor)
             folder.write_summary(summary)
     path = None if folder is None else folder.path
