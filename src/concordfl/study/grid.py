@@ -56,9 +56,7 @@ def rate_ladder(settings: Config) -> dict[str, list[Any]]:
     """The grid where none is given: learning rates around that of the run file."""
     rate = settings.training.lr
     return {
-        "training.lr": [
-            rate if factor == 1 else float(f"{rate * factor:.2g}") for factor in LADDER
-        ]
+        "training.lr": [rate if factor == 1 else float(f"{rate * factor:.2g}") for factor in LADDER]
     }
 
 

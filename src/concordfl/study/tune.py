@@ -27,7 +27,7 @@ from ..data.files import kind_of
 from ..engine.experiment import ignore, is_due, schedule
 from ..engine.files import write_atomically
 from ..engine.records import RunFolder
-from ..metrics import METRICS, criterion_in
+from ..metrics.names import METRICS, criterion_in
 from .cells import ConfigHasher, apply_settings, cells
 from .compare import cell_folder, finish, require_same
 from .grid import Candidate, Grid, candidates, check_grid, rate_ladder
@@ -59,6 +59,7 @@ class MethodTuning:
     trials: tuple[Trial, ...]
     chosen: Trial
     before: Trial  # with the run file's own settings
+    differ: bool  # whether the settings made any difference to the figures of the first rung
 
     @property
     def rounds(self) -> int:
@@ -116,6 +117,8 @@ def tune(
     """
     table = read_table(Path(source)) if isinstance(source, (str, Path)) else dict(source)
     Config.from_table(table)
+    _check_count("seeds", seeds)
+    _check_count("rungs", 1 if rungs is None else rungs)
     if grid is not None:
         check_grid(grid)
     tried = {method: _candidates(table, method, grid) for method in _distinct(algorithms)}
@@ -132,6 +135,11 @@ def _candidates(table: Mapping[str, Any], method: str, grid: Grid | None) -> lis
     if grid is None:
         grid = rate_ladder(cells(table, [method], [0])[method, 0])
     return candidates(table, method, grid)
+
+
+def _check_count(name: str, value: int) -> None:
+    if value < 1:
+        raise SettingError(f"{name} must be >= 1, got {value}")
 
 
 def _distinct(algorithms: Sequence[str]) -> list[str]:
@@ -186,7 +194,10 @@ class Race:
         for level in levels:
             for candidate in running:
                 trials[candidate.name] = self._play(method, candidate, level)
-            ranked = _ranked([trials[candidate.name] for candidate in running])
+            results = [trials[candidate.name] for candidate in running]
+            if level == levels[0]:
+                differ = any(result.figures != results[0].figures for result in results)
+            ranked = _ranked(results)
             quota = math.ceil(quota / 2)
             better = [candidate for candidate in ranked if candidate.in_grid][:quota]
             own = [one for one in ranked if one.is_own and one not in better]
@@ -203,7 +214,7 @@ class Race:
         metric = criterion_in(chosen.figures)
         if metric is None:
             raise SettingError(f"tuning needs a method with validation figures, got {method}")
-        return MethodTuning(method, metric, tuple(trials.values()), chosen, before)
+        return MethodTuning(method, metric, tuple(trials.values()), chosen, before, differ)
 
     def _play(self, method: str, candidate: Candidate, level: int) -> Trial:
         """A candidate, played up to a level with every seed."""
@@ -260,15 +271,16 @@ def _recorded(settings: Config, folder: Path, end: int) -> list[dict[str, Any]]:
 
 
 def _ranked(trials: Sequence[Trial]) -> list[Candidate]:
-    """Those that did not fail, the best first; at equal figures the run file's own settings, then
-    the order of the grid.
+    """Those that did not fail, the best first; among equal ones that with the least loss, then the
+    run file's own settings, then the order of the grid.
     """
     whole = [trial for trial in trials if criterion_in(trial.figures) is not None]
 
-    def rank(trial: Trial) -> tuple[float, bool]:
+    def rank(trial: Trial) -> tuple[float, float, bool]:
         name = criterion_in(trial.figures) or ""
-        value = trial.figures[name]
-        return (-value if METRICS[name].higher_is_better else value, not trial.candidate.is_own)
+        value, loss = trial.figures[name], trial.figures.get("loss", 0.0)
+        best_first = -value if METRICS[name].higher_is_better else value
+        return best_first, loss, not trial.candidate.is_own
 
     return [trial.candidate for trial in sorted(whole, key=rank)]
 
@@ -291,11 +303,10 @@ def _figure(tuned: MethodTuning, trial: Trial) -> str:
 def _notes_on(tuned: MethodTuning) -> list[str]:
     failed = [trial for trial in tuned.trials if trial.failure is not None]
     notes = [f"{tuned.method}, {trial.name}, failed: {trial.failure}" for trial in failed]
-    whole = [trial for trial in tuned.trials if trial.failure is None]
-    if len(tuned.trials) == len(whole) and all(one.figures == whole[0].figures for one in whole):
-        return [*notes, f"{tuned.method}: the grid changed nothing, all its settings are equal"]
+    if not tuned.differ:
+        return [*notes, f"{tuned.method}: no setting of the grid made any difference"]
     for path, value in tuned.chosen.candidate.values.items():
-        tried = {trial.candidate.values[path] for trial in tuned.trials if trial.candidate.in_grid}
+        tried = [trial.candidate.values[path] for trial in tuned.trials if trial.candidate.in_grid]
         numbers = [one for one in tried if isinstance(one, (int, float))]
         if len(numbers) == len(tried) and value in (min(numbers), max(numbers)):
             end = "smallest" if value == min(numbers) else "largest"
