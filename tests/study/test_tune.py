@@ -387,6 +387,24 @@ def test_options_that_do_not_go_together_are_refused(folder, arguments, message)
     assert (done.returncode, done.stderr) == (2, f"concordfl: {message}\n")
 
 
+def test_data_are_found_from_another_folder(folder):
+    """Relative paths begin at the run file, and the tuned one may lie elsewhere."""
+    lines = [f"{name},{x},{x % 2}" for name in "ab" for x in range(40)]
+    (folder / "rows.csv").write_text("\n".join(["client,x,y", *lines]))
+    (folder / "mine.toml").write_text(
+        '[run]\nrounds = 1\nexecutor = "serial"\n[data]\ntable = "rows.csv"\n'
+        '[model]\nname = "linear"\n'
+    )
+    (folder / "elsewhere").mkdir()
+    for target in ("elsewhere/tuned.toml", "tuned.toml"):
+        done = concordfl(folder, *TUNE, "-o", target)
+        assert done.returncode == 0, done.stderr
+        compared = concordfl(folder, "compare", target, "--algorithms", "fedavg")
+        assert compared.returncode == 0, compared.stderr
+    assert str(folder) in (folder / "elsewhere/tuned.toml").read_text()
+    assert str(folder) not in (folder / "tuned.toml").read_text()
+
+
 def test_rounds_of_the_tuning_are_not_those_of_the_file(folder):
     done = concordfl(folder, *TUNE, "--rounds", "2", "--executor", "serial", "--device", "cpu")
     assert done.returncode == 0, done.stderr

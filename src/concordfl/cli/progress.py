@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
-from ..metrics.names import METRICS, criterion_in
+from ..metrics import METRICS, criterion_in
 from ..report.tables import percent
 from ..runner import Observer
 from .terminal import printable

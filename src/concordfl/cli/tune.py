@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from .. import config as configuration
-from ..metrics.names import METRICS
+from ..metrics import METRICS
 from ..report import tables
 from ..runner import Observer
 from ..study import tune as tuning

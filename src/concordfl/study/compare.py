@@ -99,8 +99,8 @@ def finish(
     """The run in `folder`, begun or taken up again, and played to its end or `until` a round."""
     if (folder / "config.toml").exists():
         require_same(settings, folder)
-        return runner.resume(folder, until=until, observe=observe, trust=True)
-    return runner.run(settings, out=folder, until=until, observe=observe)
+        return runner.resume(folder, until=until, on_round=observe, trust=True)
+    return runner.run(settings, out=folder, until=until, on_round=observe)
 
 
 def require_same(settings: Config, folder: Path) -> None:

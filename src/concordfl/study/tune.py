@@ -20,14 +20,21 @@ import tomli_w
 
 from .. import runner
 from ..assemble import make_federation, make_model
-from ..config import FORMAT, Config, override, read_table
+from ..config import (
+    FORMAT,
+    RELATIVE_TO,
+    Config,
+    override,
+    read_table,
+    with_relative_paths,
+)
 from ..core import ClientStepError, ConcordError, SettingError
 from ..data import Federation
 from ..data.files import kind_of
 from ..engine.experiment import ignore, is_due, schedule
 from ..engine.files import write_atomically
 from ..engine.records import RunFolder
-from ..metrics.names import METRICS, criterion_in
+from ..metrics import METRICS, criterion_in
 from .cells import ConfigHasher, apply_settings, cells
 from .compare import cell_folder, finish, require_same
 from .grid import Candidate, Grid, candidates, check_grid, rate_ladder
@@ -82,17 +89,22 @@ class Tuning:
         """What a reader of the chosen settings must know."""
         return [note for one in self.methods.values() for note in _notes_on(one)]
 
-    def to_toml(self, command: str = "") -> str:
-        """The run file with the chosen settings, which says how it was made."""
+    def to_toml(self, command: str = "", folder: Path | None = None) -> str:
+        """The run file with the chosen settings, which says how it was made; for a `folder`, at
+        which its relative paths begin.
+        """
         day = datetime.now(UTC).date().isoformat()
         lines = [f"{HEADER} on {day}: settings chosen on validation data.", f"# {command}"]
         lines += [f"# {describe(one)}" for one in self.methods.values()]
         head = "\n".join(line for line in lines if line != "# ")
-        return f"{head}\n\n{tomli_w.dumps({'format': FORMAT, **self.table})}"
+        moved = folder is None or str(folder.absolute()) != self.table.get(RELATIVE_TO)
+        table = with_relative_paths(self.table) if moved else self.table
+        kept = {key: value for key, value in table.items() if key != RELATIVE_TO}
+        return f"{head}\n\n{tomli_w.dumps({'format': FORMAT, **kept})}"
 
     def write(self, file: Path, command: str = "") -> None:
         require_writable(file)
-        write_atomically(file, self.to_toml(command))
+        write_atomically(file, self.to_toml(command, file.parent))
 
 
 def tune(
