@@ -1,9 +1,11 @@
 """Tuning: settings chosen on validation data, with the same budget for every method."""
 
 import json
+import re
 import shutil
 import tomllib
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -266,6 +268,45 @@ def test_tuning_needs_validation_examples(tmp_path):
 def test_methods_are_named_once(tmp_path):
     with pytest.raises(SettingError, match="methods must be named once each, got local, local"):
         tune(TABLE, ["local", "local"], RATES, out=tmp_path)
+
+
+def test_the_docs_show_what_is_printed(tmp_path, monkeypatch, capsys):
+    """Commands and Python of the page, with fewer rounds; figures are not compared."""
+    page = (Path(__file__).parents[2] / "docs/tuning.md").read_text()
+    run_file, shown, python = (
+        re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1]
+        for kind in ("toml", "text", "python")
+    )
+    less = {
+        "rounds = 20": 'rounds = 2\nexecutor = "serial"',
+        "every = 5": "every = 1",
+        '"digits"': '"digits"\nlimit = 300',
+    }
+    for long, short in less.items():
+        run_file = run_file.replace(long, short)
+    (tmp_path / "skewed.toml").write_text(run_file)
+    commands = re.findall(r"```sh\nconcordfl (.*?)\n```", page)
+    assert len(commands) == 2
+    done, compared = (concordfl(tmp_path, *command.split()) for command in commands)
+    assert done.returncode == 0, done.stderr
+    assert compared.returncode == 0, compared.stderr
+    printed = done.stdout.splitlines()
+    assert [row[0] for row in rows(done.stdout)] == [row[0] for row in rows(shown)]
+    assert [line.rstrip() for line in printed if line.startswith(("skewed, tuned", "Written"))] == [
+        line for line in shown.splitlines() if line.startswith(("skewed, tuned", "Written"))
+    ]
+    heads = [
+        [cell.strip() for cell in line.split("┃")]
+        for line in [*printed, *shown.splitlines()]
+        if line.startswith("┃")
+    ]
+    assert heads[0] == heads[1]
+    monkeypatch.chdir(tmp_path)
+    exec(python, {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "fedavg",
+        "fedprox",
+    ]
 
 
 # --- the commands ---------------------------------------------------------------------------------
