@@ -34,7 +34,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
-    from .result import Result
+    from .result import Result, load
     from .runner import resume, run
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "Training",
     "WorkerError",
     "client_step",
+    "load",
     "resume",
     "run",
     "tree",
@@ -79,7 +80,7 @@ if not typing.TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from . import core, result, runner
 
-        homes = {"Result": result, "resume": runner, "run": runner}
+        homes = {"Result": result, "load": result, "resume": runner, "run": runner}
         found = getattr(homes.get(name, core), name)
         globals()[name] = found
         return found

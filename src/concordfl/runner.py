@@ -17,9 +17,11 @@ from .assemble import make_federation, make_model, make_setup
 from .config import Config
 from .core import Algorithm, SettingError
 from .data import Federation
+from .deploy.finished import FinishedRun
+from .deploy.kept import InMemory
+from .deploy.saving import write_models
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
-from .engine.executors import Executor
 from .engine.experiment import Event, Experiment, ignore
 from .engine.records import RunFolder
 from .engine.roster import Roster
@@ -95,7 +97,7 @@ def load_config(
 def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
-        return Result(finished, folder.read_records(), folder.path, None)
+        return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
@@ -121,10 +123,13 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
-            _write_models(folder, settings.algorithm, progress, executor)
+            write_models(folder, settings.algorithm, progress, executor.personal_parts())
             folder.write_summary(summary)
-    path = None if folder is None else folder.path
-    return Result(summary, experiment.records, path, progress.server, experiment.client_rows)
+            return Result.of_folder(folder, settings, summary)
+        states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
+    kept = InMemory(federation, states)
+    run = FinishedRun(settings, summary, progress, model, kept)
+    return Result(summary, experiment.records, None, lambda: run, experiment.client_rows)
 
 
 def _require_figures(settings: Config, federation: Federation) -> None:
@@ -177,19 +182,6 @@ def _summarise(
         "damaged_checkpoints": list(experiment.problems),
         "versions": versions(),
     }
-
-
-def _write_models(
-    folder: RunFolder, algorithm: Algorithm, progress: Progress, executor: Executor
-) -> None:
-    """What is deployed: the run's model, and of personal methods every client's part."""
-    folder.write_model("final", algorithm.deployed(progress.server))
-    if not algorithm.personal:
-        if progress.selected is not None:
-            folder.write_model("selected", algorithm.deployed(progress.selected.server))
-        return
-    for id, state in executor.personal_parts():  # of the last round: others are not kept
-        folder.write_client_state(id, state)
 
 
 def versions() -> dict[str, str]:

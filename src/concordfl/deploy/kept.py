@@ -142,9 +142,7 @@ class InFolder(Kept):
         return self._ids(held_out=True)
 
     def _ids(self, *, held_out: bool) -> tuple[ClientId, ...]:
-        return tuple(
-            client["id"] for client in self.clients if client.get("held_out") is held_out
-        )
+        return tuple(client["id"] for client in self.clients if client.get("held_out") is held_out)
 
     def state(self, id: ClientId) -> Tree | None:
         return self.folder.read_client_state(id)
@@ -182,10 +180,10 @@ class InFolder(Kept):
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise FormatError("it must have the sha256 that its answer names, got another")
             verify_client_tree(id, data)
-            match tree.unpack(data):
-                case {"state": _, "message": _} as held:
-                    return held
-            raise FormatError("it must hold a state and a message, got another tree")
+            held = tree.unpack(data)
+            if not isinstance(held, dict) or held.keys() != {"state", "message"}:
+                raise FormatError("it must hold a state and a message, got another tree")
+            return held
 
     def newcomers(self) -> list[ClientId]:
         found = [ANSWER.read(file) for file in sorted(self.folder.path.glob("adapted/*.json"))]
