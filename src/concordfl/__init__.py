@@ -7,6 +7,7 @@
 import typing
 
 if typing.TYPE_CHECKING:
+    from . import algorithms
     from .core import (
         About,
         Aggregation,
@@ -14,6 +15,7 @@ if typing.TYPE_CHECKING:
         Batch,
         CheckpointError,
         Chosen,
+        Classification,
         Client,
         ClientStepError,
         Cohort,
@@ -24,6 +26,9 @@ if typing.TYPE_CHECKING:
         Key,
         Mean,
         Model,
+        MultiLabel,
+        Objective,
+        Regression,
         Replies,
         SettingError,
         Stage,
@@ -34,6 +39,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
+    from .engine.experiment import Event
     from .result import Result, load
     from .runner import resume, run
 
@@ -44,16 +50,21 @@ __all__ = [
     "Batch",
     "CheckpointError",
     "Chosen",
+    "Classification",
     "Client",
     "ClientStepError",
     "Cohort",
     "ConcordError",
     "DataError",
+    "Event",
     "Examples",
     "FormatError",
     "Key",
     "Mean",
     "Model",
+    "MultiLabel",
+    "Objective",
+    "Regression",
     "Replies",
     "Result",
     "SettingError",
@@ -62,6 +73,7 @@ __all__ = [
     "Total",
     "Training",
     "WorkerError",
+    "algorithms",
     "client_step",
     "load",
     "resume",
@@ -69,6 +81,15 @@ __all__ = [
     "tree",
 ]
 
+
+# where public names are that are not of `core`
+_HOMES = {
+    "Event": "engine.experiment",
+    "Result": "result",
+    "load": "result",
+    "resume": "runner",
+    "run": "runner",
+}
 
 if not typing.TYPE_CHECKING:
 
@@ -78,11 +99,12 @@ if not typing.TYPE_CHECKING:
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import core, result, runner
+        import importlib
 
-        homes = {"Result": result, "load": result, "resume": runner, "run": runner}
-        found = getattr(homes.get(name, core), name)
-        globals()[name] = found
+        if name == "algorithms":
+            return importlib.import_module(f"{__name__}.{name}")
+        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'core')}")
+        found = globals()[name] = getattr(home, name)
         return found
 
 

@@ -6,7 +6,7 @@ value.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from .core.own_code import find_function, name_of_object, names_own_code, refuse
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
+from .data.own import OWN_FILES, OwnData
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
@@ -33,6 +34,8 @@ DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
 # sections of which a method may have settings of its own, as `[algorithm.training]` or
 # `[compare.NAME.training]`; these go before those of the section itself
 OWN_SECTIONS = ("training", "aggregation")
+# where relative paths begin: put into a table when it is read from a file
+RELATIVE_TO = "relative_to"
 MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
@@ -42,16 +45,33 @@ TOML_ERRORS = (ValueError, RecursionError)
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The `[model]` section: the name of a network, and its options."""
+    """The `[model]` section: the name of a network, and its options.
+
+    A network that only this process has is `given`, and named in angle brackets.
+    """
 
     name: str
     options: Mapping[str, Any]
+    given: models.Given | None = None
 
     def __post_init__(self) -> None:
-        models.check(self.name, self.options)
+        if self.given is None:
+            models.check(self.name, self.options)
+
+    @classmethod
+    def of(cls, given: object) -> "ModelChoice":
+        """A network given in Python: a module, or a function that builds one."""
+        name, only_here = models.named(given)
+        return cls(name, {}, only_here)
 
     def builder(self, input_shape: tuple[int, ...], num_classes: int) -> Callable[[], nn.Module]:
+        if self.given is not None:
+            return models.given_builder(self.given, self.name, input_shape, num_classes)
         return models.make_builder(self.name, input_shape, num_classes, self.options)
+
+    def further_builder(self) -> Callable[[], nn.Module] | None:
+        """How the further models of a mixture are built, where it is not as the first."""
+        return models.further_builder(self.given, self.name)
 
 
 @dataclass(frozen=True)
@@ -68,11 +88,16 @@ class Config:
 
     @classmethod
     def from_table(
-        cls, table: Mapping[str, Any], *, algorithm: Algorithm | None = None
+        cls,
+        table: Mapping[str, Any],
+        *,
+        data: Source | None = None,
+        model: ModelChoice | None = None,
+        algorithm: Algorithm | None = None,
     ) -> "Config":
         """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
-        table = _without_format(table)
+        table = _with_relative_paths(_without_format(table))
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
@@ -80,13 +105,13 @@ class Config:
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
         table = _with_own_sections(table)
-        model = {"name": "mlp", **table.get("model", {})}
-        data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
+        network = {"name": "mlp", **table.get("model", {})}
+        data = data or _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
             data=data,
             scenario=_scenario(table.get("scenario", {}), data),
-            model=ModelChoice(model.pop("name"), model),
+            model=model or ModelChoice(network.pop("name"), network),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
             algorithm=algorithm or _algorithm(table.get("algorithm", {})),
@@ -226,39 +251,83 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def read_run_folder(folder: Path, *, trust: bool, algorithm: Algorithm | None = None) -> Config:
+def _with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with the place at which its relative paths begin in [data], unless one is there."""
+    rest = {key: value for key, value in table.items() if key != RELATIVE_TO}
+    data, place = rest.get("data"), table.get(RELATIVE_TO)
+    if place is None or not isinstance(data, Mapping):
+        return rest
+    if data.get("name") not in OWN_FILES and not any(key in data for key in OWN_FILES):
+        return rest
+    return {**rest, "data": {RELATIVE_TO: place, **data}}
+
+
+def with_fixed_paths(settings: Config) -> Config:
+    """The settings with paths that mean the same wherever the run is taken up again."""
+    if not isinstance(settings.data, OwnData) or settings.data.relative_to is not None:
+        return settings
+    return replace(settings, data=replace(settings.data, relative_to=str(Path.cwd())))
+
+
+def read_run_folder(
+    folder: Path,
+    *,
+    trust: bool,
+    model: object = None,
+    algorithm: Algorithm | None = None,
+) -> Config:
     """The configuration of a run in `folder`, which may be somebody else's: code that is not
     concordfl's is refused unless it is trusted, or given as the object that the run began with.
     """
     table = read_table(folder / "config.toml")
-    given: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    if model is not None:
+        objects["model"] = ModelChoice.of(model)
+        _require_same(table.pop("model", None), {"name": objects["model"].name}, "model", folder)
     if algorithm is not None:
-        _require_same_method(table.pop("algorithm", None), algorithm, folder)
-        given["algorithm"] = algorithm
+        objects["algorithm"] = algorithm
+        _require_same(table.pop("algorithm", None), method_table(algorithm), "algorithm", folder)
     for setting, name in own_code(table).items():
         if not trust:
             raise SettingError(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table, **given)
+    return _find_moved_data(Config.from_table(table, **objects))
 
 
-def _require_same_method(begun_with: Any, algorithm: Algorithm, folder: Path) -> None:
-    if begun_with != method_table(algorithm):
+def _find_moved_data(settings: Config) -> Config:
+    """Data that are no longer where they were, but in the working folder, may have moved with the
+    run; a run is only resumed with the data that it began with.
+    """
+    if not isinstance(settings.data, OwnData) or settings.data.is_there():
+        return settings
+    moved = replace(settings.data, relative_to=str(Path.cwd()))
+    return replace(settings, data=moved) if moved.is_there() else settings
+
+
+def _require_same(begun_with: Any, given: Any, section: str, folder: Path) -> None:
+    if begun_with != given:
         raise SettingError(
-            f"{folder} must be gone on with by the algorithm that it began with, "
-            f"{received(begun_with)}, got {received(method_table(algorithm))}"
+            f"{folder} must be gone on with by the {section} that it began with, "
+            f"{received(begun_with)}, got {received(given)}"
         )
 
 
 def read_table(path: Path) -> dict[str, Any]:
+    """A run file; its relative paths begin at its folder."""
+    table = _read_toml(path)
+    table.setdefault(RELATIVE_TO, str(path.absolute().parent if path.is_file() else Path.cwd()))
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:  # perhaps a device, which never ends
             raise SettingError(f"{path} must have at most {MAX_FILE_BYTES:,} bytes, got more")
-        return tomllib.loads(text.decode())
+        return _with_kept_examples(tomllib.loads(text.decode()), path.parent)
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
     except RecursionError:
@@ -267,6 +336,15 @@ def read_table(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:  # also what is not UTF-8, or not TOML
         raise SettingError(f"{path} must be a TOML file: {error}") from None
+
+
+def _with_kept_examples(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The file of examples that a run's folder keeps is found beside its settings."""
+    data = table.get("data")
+    file = data.get("memory") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(file, str) and file:
+        return {**table, "data": {**data, "memory": str(folder / file)}}
+    return table
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

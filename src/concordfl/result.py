@@ -15,9 +15,7 @@ from .data.labels import class_values
 from .deploy import export, inputs, newcomer, saving
 from .deploy.finished import FinishedRun
 from .deploy.module import deployed_model
-from .engine.evaluate import none_for_nan
 from .engine.records import RunFolder
-from .metrics import score
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +90,11 @@ class Result:
 
     def predict_proba(self, x: Any, client: ClientId | None = None) -> np.ndarray:
         """(N, Y) the probability of each class."""
-        return self.finished.probabilities(self._prepare(x), client).double().numpy()
+        return self.finished.predictions(self._prepare(x), client).double().numpy()
 
     def score(self, x: Any, y: Any, client: ClientId | None = None) -> dict[str, Any]:
         """How good predictions are: accuracy, loss, weighted AUC and F1."""
-        examples = self._prepare(x, y)
-        probabilities = self.finished.probabilities(examples, client)
-        return none_for_nan(score(probabilities.numpy(), examples.y.numpy())._asdict())
+        return self.finished.scores(self._prepare(x, y), client)
 
     def adapt(self, x: Any, y: Any = None, *, name: str, test: bool = True) -> dict[str, Any]:
         """A new client joins by the method's rule for those, and predicts as `client=name` then.
@@ -134,13 +130,20 @@ class Result:
         return Result.of_folder(RunFolder.open(Path(folder)), settings, self.summary)
 
 
-def load(folder: str | Path, *, trust: bool = False, algorithm: Algorithm | None = None) -> Result:
+def load(
+    folder: str | Path,
+    *,
+    trust: bool = False,
+    model: nn.Module | Callable[..., nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+) -> Result:
     """The finished run in a folder.
 
     A model, method or embedding `package.module:name` is code that the folder asks to run: it is
-    refused unless you `trust` the folder. A method that cannot be imported is given again.
+    refused unless you `trust` the folder. A model or an algorithm that no other process can import,
+    as one of a notebook, is given again.
     """
-    opened = FinishedRun.open(Path(folder), trust=trust, algorithm=algorithm)
+    opened = FinishedRun.open(Path(folder), trust=trust, model=model, algorithm=algorithm)
     return Result(
         opened.summary, RunFolder.open(Path(folder)).read_records(), Path(folder), lambda: opened
     )

@@ -17,10 +17,12 @@ from ..config import Config, read_run_folder
 from ..core import (
     Algorithm,
     CheckpointError,
+    Classification,
     Client,
     ClientId,
     Examples,
     Model,
+    Objective,
     Predictor,
     SettingError,
     Tree,
@@ -32,6 +34,7 @@ from ..data.own import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
 from ..engine.checkpoint import Progress
+from ..engine.evaluate import none_for_nan
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
 from ..engine.threads import one_thread
@@ -48,6 +51,7 @@ class FinishedRun:
     summary: dict[str, Any]
     progress: Progress
     model: Model
+    objective: Objective
     kept: Kept
 
     @classmethod
@@ -56,18 +60,19 @@ class FinishedRun:
         folder: Path,
         *,
         trust: bool = False,
+        model: object = None,
         algorithm: Algorithm | None = None,
         settings: Config | None = None,
     ) -> "FinishedRun":
         """The run in `folder`. A model, method or embedding `package.module:name` is code that the
         folder asks to run: it is refused unless you `trust` the folder.
 
-        A method that cannot be imported is given again; a run of this very process has its
+        A model or method that cannot be imported is given again; a run of this very process has its
         `settings`.
         """
         run = RunFolder.open(folder)
         if settings is None:
-            settings = read_run_folder(run.path, trust=trust, algorithm=algorithm)
+            settings = read_run_folder(run.path, trust=trust, model=model, algorithm=algorithm)
         summary = run.read_summary()
         if summary is None:
             raise CheckpointError(
@@ -79,12 +84,12 @@ class FinishedRun:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
         progress = _last_progress(run, summary["rounds"], identity)
-        model = model_from(settings, *_task_of(summary, folder))
+        shape, objective = _task_of(summary, folder)
+        network = model_from(settings, shape, objective)
         clients = tuple(recorded["clients"])
         sha256 = tree.digest(progress.server)
-        return cls(
-            settings, summary, progress, model, InFolder(run, settings, identity, sha256, clients)
-        )
+        kept = InFolder(run, settings, identity, sha256, clients)
+        return cls(settings, summary, progress, network, objective, kept)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -124,7 +129,7 @@ class FinishedRun:
         return Client(
             id,
             examples,
-            num_classes=self.summary["task"]["num_classes"],
+            objective=self.objective,
             model=self.model,
             training=self.settings.training,
             seed=self.settings.run.seed,
@@ -223,9 +228,16 @@ class FinishedRun:
         return found
 
     @one_thread()
-    def probabilities(self, examples: Examples, id: ClientId | None) -> Tensor:
-        """(N, Y) what a client predicts, or somebody of whom nothing is known."""
-        return self.predictor_of(id).probabilities(examples)
+    def predictions(self, examples: Examples, id: ClientId | None) -> Tensor:
+        """What a client predicts, or somebody of whom nothing is known: (N, Y) class probabilities,
+        or what the objective says, in the targets' own unit.
+        """
+        return self.predictor_of(id).predictions(examples)
+
+    @one_thread()
+    def scores(self, examples: Examples, id: ClientId | None) -> dict[str, Any]:
+        """The objective's metrics of these predictions; None where one is undefined."""
+        return none_for_nan(self.predictor_of(id).scores(examples))
 
     # --- data -------------------------------------------------------------------------------------
 
@@ -264,14 +276,14 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
     return progress
 
 
-def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:
-    """The shape of an example and the number of classes, as the run's summary has them."""
+def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:
+    """The shape of an example and what is predicted, as the run's summary has them."""
     task = summary.get("task") if isinstance(summary, dict) else None
     match task:
         case {"input_shape": list(shape), "num_classes": int(classes)} if (
             _is_shape(shape) and 1 <= classes <= MAX_CLASSES
         ):
-            return tuple(shape), classes
+            return tuple(shape), Classification(classes)
     raise CheckpointError(
         f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
         f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "

@@ -15,7 +15,6 @@ from ..core import ClientId, DataError, Examples, Key, Predictor, tree
 from ..data.text import quote
 from ..engine.evaluate import none_for_nan
 from ..engine.threads import one_thread
-from ..metrics import score
 from . import inputs
 from .finished import FinishedRun
 from .kept import Newcomer
@@ -85,7 +84,7 @@ def _what_adapted(
     is_same_prediction = (
         somebody is not None
         and algorithm.classifies
-        and torch.equal(predictor.probabilities(examples), somebody.probabilities(examples))
+        and torch.equal(predictor.predictions(examples), somebody.predictions(examples))
     )
     parts = [] if is_same_state else [algorithm.adapts or "its state"]
     if is_tuned:
@@ -111,8 +110,7 @@ def _test(run: FinishedRun, examples: Examples, id: ClientId) -> dict[str, Any]:
     predictor = run.predictor(id, train, new=True)
     found: dict[str, Any] = {"adapted_on": len(train), "tested_on": {"examples": len(test)}}
     if run.algorithm.classifies:
-        scores = score(predictor.probabilities(test).numpy(), test.y.numpy())
-        found["tested_on"] = none_for_nan(scores._asdict())
+        found["tested_on"] = none_for_nan(predictor.scores(test))
     if run.algorithm.scores_samples:
         found["log_likelihood"] = {
             "own_weights": float(predictor.likelihood(test).joint.mean()),

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import ClientId, DataError
-from ..engine.evaluate import none_for_nan
 from ..engine.files import write_atomically
-from ..metrics import score
 from . import inputs
 from .finished import FinishedRun
 
@@ -46,8 +44,8 @@ def predict(
     preprocessing, labels = run.preprocessing, samples.labels
     known = labels is not None and preprocessing.knows(labels)
     examples = inputs.prepare_rows(samples.x, labels if known else None, preprocessing, data)
-    probabilities = run.probabilities(examples, client).double().numpy()
-    scores = none_for_nan(score(probabilities, examples.y.numpy())._asdict()) if known else None
+    probabilities = run.predictions(examples, client).double().numpy()
+    scores = run.scores(examples, client) if known else None
     names = None if labels is None else [labels.names[index] for index in labels.index]
     unknown = set() if labels is None else set(labels.names) - set(preprocessing.classes)
     return Predictions(preprocessing.classes, probabilities, names, scores, tuple(sorted(unknown)))

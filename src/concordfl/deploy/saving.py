@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..assemble import identity_of, with_files
+from ..config import with_fixed_paths
 from ..core import Algorithm, ClientId, tree
 from ..engine import checkpoint
 from ..engine.checkpoint import Progress
@@ -26,10 +28,14 @@ def save(
     """All of a run into a new folder, the summary last: without it a folder is of no finished
     run.
     """
-    with RunFolder.create(path, run.settings.to_toml()) as folder:
+    settings, files = with_files(with_fixed_paths(run.settings))
+    with RunFolder.create(path, settings.to_toml(), files) as folder:
         federation = run.federation()
-        identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
-        source = run.settings.to_table()["data"]
+        identity = {
+            "config": folder.config_digest(),
+            **identity_of(settings, federation, run.model),
+        }
+        source = settings.to_table()["data"]
         folder.write_federation({"identity": identity, "source": source, **federation.describe()})
         seal = NO_RECORDS
         for record in records:
@@ -40,7 +46,7 @@ def save(
         ids = (id for id in run.kept.participants if run.kept.state(id) is not None)
         states = ((id, tree.pack(run.kept.state(id))) for id in ids)
         write_models(folder, run.algorithm, progress, states)
-        kept = InFolder(folder, run.settings, identity, tree.digest(progress.server), ())
+        kept = InFolder(folder, settings, identity, tree.digest(progress.server), ())
         for id in run.kept.newcomers():
             newcomer = run.kept.newcomer(id)
             if newcomer is not None:

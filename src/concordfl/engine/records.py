@@ -1,6 +1,7 @@
 """The files of a run folder.
 
 config.toml                         the settings of the run
+examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
 executor.json                       how it is run: executor, workers, device
 records.jsonl                       a line per evaluated round
@@ -18,7 +19,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, NamedTuple, Required, Self
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, Self
 
 from annotated_types import MinLen
 from filelock import FileLock, Timeout
@@ -36,6 +37,7 @@ from ..core import (
     WorkerCount,
     tree,
 )
+from ..data.memory import FILE_NAME as EXAMPLES_FILE
 from . import client_table
 from .client_table import ClientRows, Columns
 from .files import (
@@ -58,6 +60,8 @@ from .sealed_tensors import join_header, seal_client_tree, split_header, verify_
 
 RECORD_FORMAT = 1
 MODEL_FORMAT = 1
+# what is written before the first round is played
+BEFORE_FIRST_ROUND = ("config.toml", EXAMPLES_FILE, "federation.json", "executor.json")
 
 
 # --- what the files hold --------------------------------------------------------------------------
@@ -69,6 +73,8 @@ class TaskFacts(TypedDict):
 
     input_shape: list[CountOrZero]
     num_classes: CountOrZero
+    objective: NotRequired[str]
+    objective_settings: NotRequired[dict[str, Any]]
 
 
 @with_config(extra="allow")
@@ -179,12 +185,23 @@ class RunFolder:
         self._lock = FileLock(path / ".lock")
 
     @classmethod
-    def create(cls, path: Path, config: str) -> "RunFolder":
-        """A new run in `path`, which must not hold anything yet. It is locked from the start."""
-        _require_empty(path)  # before a lock file is laid into somebody's folder
+    def create(
+        cls, path: Path, config: str, files: Mapping[str, bytes] | None = None
+    ) -> "RunFolder":
+        """A new run in `path`, which must not hold more than a start that failed before its first
+        round. It is locked from the start.
+
+        `files` are what the settings name, by name.
+        """
+        leftovers = _read_leftovers(path)  # before a lock file is laid into somebody's folder
         make_folder(path)
         with cls(path) as folder:
-            _require_empty(path)  # nobody else has begun a run here in the meantime
+            if _read_leftovers(path, locked=True) != leftovers:
+                raise _used(path)  # somebody else has begun a run here in the meantime
+            for name in leftovers:
+                remove(path / name)
+            for name, content in (files or {}).items():
+                write_atomically(path / name, content)
             write_atomically(path / "config.toml", _encode(config))
             folder._lock.acquire()  # a second time: it outlives this block
         return folder
@@ -372,20 +389,37 @@ class RunFolder:
         return self.path / "models" / "clients" / file_name(id, ".safetensors")
 
 
-def _require_empty(path: Path) -> None:
+def _read_leftovers(path: Path, *, locked: bool = False) -> dict[str, bytes]:
+    """What a start that failed has left in `path`; a folder that holds anything else is refused.
+
+    Nobody but us makes a lock file, which is there unless it was made just now (`locked`).
+    """
     with one_line(path, "read"):
-        if path.exists() and (not path.is_dir() or any(map(_counts, path.iterdir()))):
-            what = "a run" if (path / "config.toml").exists() else "files"
-            hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
-            raise CheckpointError(
-                f"the output folder must be new or empty, got {path}, which holds {what}: choose "
-                f"another{hint}"
-            )
+        if path.exists() and not path.is_dir():
+            raise _used(path)
+        entries = [*filter(_counts, path.iterdir())] if path.exists() else []
         file = next((parent for parent in path.parents if parent.is_file()), None)
+        begun = locked or (path / ".lock").is_file()
+        if entries and not (begun and all(map(_is_leftover, entries))):
+            raise _used(path)
     if file is not None:
         raise CheckpointError(
             f"the output folder must lie in a folder, got {path}, where {file} is a file"
         )
+    return {entry.name: read_file(entry) for entry in entries}
+
+
+def _is_leftover(entry: Path) -> bool:
+    return entry.name in BEFORE_FIRST_ROUND and entry.is_file() and not entry.is_symlink()
+
+
+def _used(path: Path) -> CheckpointError:
+    what = "a run" if (path / "config.toml").exists() else "files"
+    hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
+    return CheckpointError(
+        f"the output folder must be new or empty, got {path}, which holds {what}: choose another"
+        f"{hint}"
+    )
 
 
 def _counts(entry: Path) -> bool:
