@@ -39,7 +39,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
-    from .engine.experiment import Event
+    from .engine.experiment import Event, Stop
     from .result import Result, load
     from .runner import resume, run
 
@@ -69,6 +69,7 @@ __all__ = [
     "Result",
     "SettingError",
     "Stage",
+    "Stop",
     "Task",
     "Total",
     "Training",
@@ -86,6 +87,7 @@ __all__ = [
 _HOMES = {
     "Event": "engine.experiment",
     "Result": "result",
+    "Stop": "engine.experiment",
     "load": "result",
     "resume": "runner",
     "run": "runner",
