@@ -14,14 +14,22 @@ import torch
 from torch import nn
 
 from . import config as configuration
-from .assemble import make_federation, make_model, make_objective, make_setup
+from .assemble import (
+    identity_of,
+    make_federation,
+    make_model,
+    make_objective,
+    make_setup,
+    with_files,
+)
 from .config import Config
-from .core import Algorithm, Model, SettingError, tree
-from .data import Federation, memory
-from .data.memory import Memory
+from .core import Algorithm, Model, SettingError
+from .data import Federation
+from .deploy.finished import FinishedRun
+from .deploy.kept import InMemory
+from .deploy.saving import write_models
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
-from .engine.executors import Executor
 from .engine.experiment import Event, Experiment
 from .engine.records import RunFolder
 from .engine.roster import Roster
@@ -46,6 +54,7 @@ def run(
     epochs: int | None = None,
     batch_size: int | None = None,
     out: str | Path | None = None,
+    until: int | None = None,
     on_round: Observer | Iterable[Observer] = (),
     **sections: Mapping[str, Any],
 ) -> Result:
@@ -64,7 +73,7 @@ def run(
     sections: the sections of a run file as dicts; those not given have their defaults.
 
     With `out`, a new folder, everything is written there and a killed run can be taken up again by
-    `resume`.
+    `resume`; so can one that is played only `until` a round.
     """
     settings = load_config(
         source,
@@ -81,10 +90,10 @@ def run(
         **sections,
     )
     if out is None:
-        return _run(settings, None, on_round)
-    settings, files = _with_files(configuration.with_fixed_paths(settings))
+        return _run(settings, None, on_round, until)
+    settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, on_round)
+        return _run(settings, folder, on_round, until)
 
 
 def resume(
@@ -92,10 +101,12 @@ def resume(
     *,
     model: nn.Module | Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
+    until: int | None = None,
     on_round: Observer | Iterable[Observer] = (),
     trust: bool = False,
 ) -> Result:
-    """Go on with the run in the folder `out` where it stopped, bit for bit.
+    """Go on with the run in the folder `out` where it stopped, bit for bit; to its end, or `until`
+    a round.
 
     A finished run is only read. A model or an algorithm that no other process can import, as one of
     a notebook, is given again. A model, method or embedding `package.module:name` is code that the
@@ -105,16 +116,7 @@ def resume(
         settings = configuration.read_run_folder(
             folder.path, trust=trust, model=model, algorithm=algorithm
         )
-        return _run(settings, folder, on_round)
-
-
-def _with_files(settings: Config) -> tuple[Config, dict[str, bytes]]:
-    """The settings of a run with a folder, and the files that it keeps there to be resumable."""
-    data = settings.data
-    if not isinstance(data, Memory) or data.given is None:
-        return settings, {}
-    files = {memory.FILE_NAME: data.given.to_bytes()}
-    return replace(settings, data=replace(data, memory=memory.FILE_NAME)), files
+        return _run(settings, folder, on_round, until)
 
 
 def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
@@ -128,11 +130,14 @@ def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
 
 
 def _run(
-    settings: Config, folder: RunFolder | None, on_round: Observer | Iterable[Observer]
+    settings: Config,
+    folder: RunFolder | None,
+    on_round: Observer | Iterable[Observer],
+    until: int | None,
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
-        return Result(finished, folder.read_records(), folder.path, None)
+        return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
@@ -155,14 +160,18 @@ def _run(
         )
         progress = experiment.restore()
         set_up = time.monotonic() - began
-        experiment.run(progress)
+        experiment.run(progress, until)
         summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
-        if folder is not None:
-            _write_models(folder, settings.algorithm, progress, executor)
+        if folder is not None and experiment.is_over(progress):
+            write_models(folder, settings.algorithm, progress, executor.personal_parts())
             folder.write_summary(summary)
-    path = None if folder is None else folder.path
-    return Result(summary, experiment.records, path, progress.server, experiment.client_rows)
+        if folder is not None:
+            return Result.of_folder(folder, settings, summary)
+        states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
+    kept = InMemory(federation, states)
+    run = FinishedRun(settings, summary, progress, model, setup.objective, kept)
+    return Result(summary, experiment.records, None, lambda: run, experiment.client_rows)
 
 
 def _require_figures(settings: Config, federation: Federation) -> None:
@@ -186,9 +195,7 @@ def _identify(
     folder: RunFolder, settings: Config, federation: Federation, model: Model
 ) -> dict[str, str]:
     """What a run must be resumed with; recorded when it begins, with who takes part."""
-    identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
-    if settings.model.given is not None:  # of which the settings tell no more than the name
-        identity["model"] = tree.digest(model.init(settings.run.seed))
+    identity = {"config": folder.config_digest(), **identity_of(settings, federation, model)}
     recorded = folder.read_federation()
     if recorded is None:
         source = settings.to_table()["data"]
@@ -220,19 +227,6 @@ def _summarise(
         "damaged_checkpoints": list(experiment.problems),
         "versions": versions(),
     }
-
-
-def _write_models(
-    folder: RunFolder, algorithm: Algorithm, progress: Progress, executor: Executor
-) -> None:
-    """What is deployed: the run's model, and of personal methods every client's part."""
-    folder.write_model("final", algorithm.deployed(progress.server))
-    if not algorithm.personal:
-        if progress.selected is not None:
-            folder.write_model("selected", algorithm.deployed(progress.selected.server))
-        return
-    for id, state in executor.personal_parts():  # of the last round: others are not kept
-        folder.write_client_state(id, state)
 
 
 def versions() -> dict[str, str]:

@@ -38,6 +38,7 @@ class FedBN(Algorithm):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:
         private = set(task.model.normalisation_names)

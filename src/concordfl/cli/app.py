@@ -8,11 +8,14 @@ import typer
 from .adapt import adapt
 from .compare import compare
 from .data import app as data_app
+from .export import export
 from .list import list_known
+from .predict import predict
 from .resume import resume
 from .run import run
 from .score import score
 from .terminal import say
+from .tune import tune
 
 app = typer.Typer(
     name="concordfl",
@@ -45,6 +48,9 @@ app.command("list")(list_known)
 app.command("run")(run)
 app.command("resume")(resume)
 app.command("compare")(compare)
+app.command("tune")(tune)
 app.command("adapt")(adapt)
+app.command("predict")(predict)
+app.command("export")(export)
 app.command("score")(score)
 app.add_typer(data_app, name="data")
