@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -46,6 +47,7 @@ class CFLServer(NamedTuple):
 @dataclass(frozen=True)
 class CFL(Algorithm):
     about = About("CFL", "Sattler et al.", 2021, travels="a model", private="data", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     stopped: Positive = 0.4  # ε1: a cluster stands still if its mean update is shorter

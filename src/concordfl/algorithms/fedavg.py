@@ -12,6 +12,7 @@ from functools import partial
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -28,6 +29,7 @@ from ..core import (
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     about = About("FedAvg", "McMahan et al.", 2017, travels="the model", private="data", cost="1")
+    supports = ANY_KIND
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -37,6 +38,7 @@ class FedBN(Algorithm):
         private="data, normalising layers",
         cost="1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -37,6 +38,7 @@ class FedEM(Algorithm):
         private="data, mixture weights",
         cost="K",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # K

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -70,6 +71,7 @@ class FedVC(Algorithm):
         private="data, preference",
         cost="1",
     )
+    supports = ANY_KIND
 
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10

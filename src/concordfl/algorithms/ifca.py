@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Chosen,
@@ -33,6 +34,7 @@ class IFCA(Algorithm):
         private="data",
         cost="about 1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     chooses: ClassVar[bool] = True
 

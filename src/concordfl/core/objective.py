@@ -31,6 +31,35 @@ MAX_LOG_DEVIATION = 4.0
 
 
 @dataclass(frozen=True)
+class ObjectiveChoice(Settings):
+    """The `[objective]` section of a run file: what is to be predicted, and by which loss."""
+
+    # auto: targets that are no whole numbers are values, several columns of 0 and 1 are labels
+    kind: Literal["auto", "classification", "regression", "multi-label"] = "auto"
+    # of regression: a Gaussian's log-likelihood, or ½ squared error
+    likelihood: Literal["gaussian", "squared"] = "gaussian"
+    # of the Gaussian, in deviations of the target: how sharply mixtures tell models apart
+    deviation: Positive | Literal["learnt"] = 0.5
+    # of classification: examples of rare classes count for more, so that all classes weigh the same
+    class_weights: Literal["balanced"] | None = None
+
+    def refuse_unused(self, kind: Kind) -> None:
+        """Refuse options that an objective of this kind would ignore."""
+        default = ObjectiveChoice()
+        used = {"classification": ("class_weights",), "regression": ("likelihood", "deviation")}
+        for name in ("likelihood", "deviation", "class_weights"):
+            value = getattr(self, name)
+            if value != getattr(default, name) and name not in used.get(kind, ()):
+                owner = next(other for other, names in used.items() if name in names)
+                raise SettingError(f"objective.{name} is for {owner}, got {value!r} for {kind}")
+        if self.likelihood == "squared" and self.deviation != default.deviation:
+            raise SettingError(
+                "objective.deviation is for likelihood = 'gaussian', got 'squared' with "
+                f"{self.deviation!r}"
+            )
+
+
+@dataclass(frozen=True)
 class Objective(Settings, ABC):
     """What is to be predicted, and what a wrong prediction costs."""
 

@@ -7,7 +7,9 @@ import numpy as np
 
 
 class Arrays(NamedTuple):
-    """Examples x (N, ...) and their labels y (N,)."""
+    """Examples x (N, ...) and their targets y: classes (N,), numbers (N,) or (N, D), or several
+    labels that are 0 or 1 (N, L).
+    """
 
     x: np.ndarray
     y: np.ndarray
