@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .core import SettingError
 from .engine.records import RunFolder
+from .metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class Result:
     @property
     def accuracy(self) -> float:
         """Mean accuracy over the participants' test splits in the last round, of a method that
-        predicts labels.
+        predicts classes; see `metric` for others.
         """
-        return float(self.summary["final"]["local_accuracy"])
+        return self.metric("accuracy")
+
+    def metric(self, name: str) -> float:
+        """A mean over the participants' test splits in the last round: "rmse", "accuracy", ..."""
+        final = self.summary["final"]
+        value = final.get(f"local_{name}")
+        if value is None:
+            known = [known for known in METRICS if final.get(f"local_{known}") is not None]
+            raise SettingError(f"the run must have the metric {name!r}, got {', '.join(known)}")
+        return float(value)

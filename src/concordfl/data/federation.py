@@ -259,9 +259,9 @@ class Federation:
             return [{"labels": row} for row in _label_counts(y, ranges, self.num_classes).tolist()]
         if self.kind == "multi-label":
             return [{"labels": y[start:stop].sum(0).astype(int).tolist()} for start, stop in ranges]
-        return [{"quantiles": self._quantiles(y[start:stop])} for start, stop in ranges]
+        return [{"quantiles": self.quantiles(y[start:stop])} for start, stop in ranges]
 
-    def _quantiles(self, y: np.ndarray) -> dict[str, list[float]]:
+    def quantiles(self, y: np.ndarray) -> dict[str, list[float]]:
         """Of every target, in its own unit."""
         rows = y.reshape(len(y), -1).astype(np.float64)
         if (standard := self.preprocessing.target_standard) is not None:

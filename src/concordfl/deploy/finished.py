@@ -4,6 +4,7 @@ the run is changed.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..core import (
     Tree,
     tree,
 )
+from ..core.objective import objective_of
 from ..core.settings import received
 from ..data import Federation, Preprocessing
 from ..data.own import Samples, read_samples
@@ -34,7 +36,7 @@ from ..engine.records import RunFolder
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
-MAX_CLASSES = 10**6
+MAX_OUTPUTS = 10**6
 
 
 @dataclass(frozen=True)
@@ -167,15 +169,21 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:
     """The shape of an example and what is predicted, as the run's summary has them."""
-    task = summary.get("task") if isinstance(summary, dict) else None
+    task: Any = summary.get("task") if isinstance(summary, dict) else None
     match task:
-        case {"input_shape": list(shape), "num_classes": int(classes)} if (
-            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
-        ):
-            return tuple(shape), Classification(classes)
+        case {"input_shape": list(shape), "num_classes": int(classes)} if _is_shape(shape):
+            with suppress(SettingError):
+                objective = (
+                    objective_of(task["objective"], task.get("objective_settings"))
+                    if "objective" in task
+                    else Classification(classes)  # of a run before there were others
+                )
+                if classes == objective.num_classes and objective.num_outputs <= MAX_OUTPUTS:
+                    return tuple(shape), objective
     raise CheckpointError(
         f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
-        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes and task.objective of at most "
+        f"{MAX_OUTPUTS:,} outputs, "
         f"got {received(task)} in {folder}"
     )
 

@@ -75,7 +75,7 @@ def _answer(run: FinishedRun, samples: Samples, data: Path) -> dict[str, Any]:
 
 def _halves(run: FinishedRun, samples: Samples, data: Path) -> tuple[Examples, Examples]:
     """What the client adapts to, and what it is tested on."""
-    labels = np.zeros(len(samples.x), np.int64)
+    labels = run.preprocessing.no_targets(len(samples.x))
     if samples.labels is not None:
         labels = run.preprocessing.number(samples.labels, data)
     arrays = run.preprocessing.prepare(Arrays(samples.x, labels), data)
