@@ -39,8 +39,8 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
-    from .engine.experiment import Event
-    from .result import Result
+    from .engine.experiment import Event, Stop
+    from .result import Result, load
     from .runner import resume, run
 
 __all__ = [
@@ -69,12 +69,14 @@ __all__ = [
     "Result",
     "SettingError",
     "Stage",
+    "Stop",
     "Task",
     "Total",
     "Training",
     "WorkerError",
     "algorithms",
     "client_step",
+    "load",
     "resume",
     "run",
     "tree",
@@ -85,6 +87,8 @@ __all__ = [
 _HOMES = {
     "Event": "engine.experiment",
     "Result": "result",
+    "Stop": "engine.experiment",
+    "load": "result",
     "resume": "runner",
     "run": "runner",
 }

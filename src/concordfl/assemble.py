@@ -1,23 +1,35 @@
 """The parts of a run, made from its configuration: clients, network, the set-up of nodes."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from .algorithms import ALGORITHMS
 from .config import Config, algorithm_name
-from .core import Algorithm, Classification, Key, Model, MultiLabel, Objective, Regression
-from .core.errors import SettingError
-from .data import Federation
+from .core import (
+    Algorithm,
+    Classification,
+    Key,
+    Model,
+    MultiLabel,
+    Objective,
+    Regression,
+    SettingError,
+    tree,
+)
+from .data import Dataset, Federation, memory
+from .data.memory import Memory
 from .data.preprocessing import kind_of_targets
 from .data.targets import decide
 from .engine.setup import Setup
 from .scenarios import build_federation
 
 
-def make_federation(settings: Config) -> Federation:
-    key = Key(settings.run.seed, "federation")
-    data = decide(settings.data.load(key.child("data")), settings.objective.kind)
+def load_data(settings: Config) -> Dataset:
+    """The examples of a run, of a kind that its method can learn."""
+    data = settings.data.load(_federation_key(settings).child("data"))
+    data = decide(data, settings.objective.kind)
     kind = kind_of_targets(data.train.y)
     require_support(settings.algorithm, kind)
     settings.objective.refuse_unused(kind)
@@ -25,8 +37,16 @@ def make_federation(settings: Config) -> Federation:
         raise SettingError(
             f"data.without must be about classes, got {list(settings.data.without)} for {kind}"
         )
+    return data
+
+
+def make_federation(settings: Config, data: Dataset | None = None) -> Federation:
+    """The clients of a run; `data` are its examples where they have been loaded already."""
     federation = build_federation(
-        data, settings.scenario, key, standardise=settings.data.standardise
+        load_data(settings) if data is None else data,
+        settings.scenario,
+        _federation_key(settings),
+        standardise=settings.data.standardise,
     )
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
@@ -53,6 +73,10 @@ def make_objective(settings: Config, federation: Federation) -> Objective:
     standard = federation.preprocessing.target_standard
     mean, deviation = ((), ()) if standard is None else (tuple(p.tolist()) for p in standard)
     return Regression(len(targets), choice.likelihood, choice.deviation, mean, deviation)
+
+
+def _federation_key(settings: Config) -> Key:
+    return Key(settings.run.seed, "federation")
 
 
 def make_model(settings: Config, federation: Federation) -> Model:
@@ -82,6 +106,23 @@ def model_from(settings: Config, input_shape: tuple[int, ...], objective: Object
         _device(settings.run.device),
         settings.model.further_builder(),
     )
+
+
+def with_files(settings: Config) -> tuple[Config, dict[str, bytes]]:
+    """The settings of a run with a folder, and the files that it keeps there to be resumable."""
+    data = settings.data
+    if not isinstance(data, Memory) or data.given is None:
+        return settings, {}
+    files = {memory.FILE_NAME: data.given.to_bytes()}
+    return replace(settings, data=replace(data, memory=memory.FILE_NAME)), files
+
+
+def identity_of(settings: Config, federation: Federation, model: Model) -> dict[str, str]:
+    """What a run depends on beyond its settings, as hashes by name."""
+    identity = {"data": federation.fingerprint()}
+    if settings.model.given is not None:  # of which the settings tell no more than the name
+        identity["model"] = tree.digest(model.init(settings.run.seed))
+    return identity
 
 
 def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:

@@ -24,6 +24,7 @@ class FedAvgFineTuned(FedAvg):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its own copy of the model"
 
     tune_epochs: Repeats = 1
 

@@ -40,6 +40,7 @@ class FedBN(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:
         private = set(task.model.normalisation_names)

@@ -66,6 +66,7 @@ class FedDual(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its private encoder"
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return Dual(module)

@@ -40,6 +40,7 @@ class FedEM(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its mixture weights"
 
     num_models: ModelCount = 3  # K
     # a client's weight in model k: n, or n times its ω

@@ -32,6 +32,7 @@ class FedRep(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its head"
 
     head_epochs: Repeats = 1  # before the body's
     body_epochs: Repeats = 1

@@ -78,6 +78,7 @@ class FedSoft(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the importance of the clusters to it"
     public_state: ClassVar[frozenset[str]] = frozenset({"model"})  # it travels, times its weights
 
     num_models: ModelCount = 3  # S

@@ -36,6 +36,7 @@ class IFCA(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the choice of its model"
     chooses: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # K

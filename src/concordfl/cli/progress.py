@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
-from ..report.tables import percent
+from ..report.tables import criterion
 from ..runner import Observer
 from .terminal import printable
 
@@ -72,7 +72,7 @@ def _print_line(console: Console, title: str, event: Event) -> None:
 
 def _figures(event: Event) -> str:
     record = event.record or {}
-    parts = [f"local {percent(record.get('local', {}).get('accuracy'))}"]
+    parts = [f"local {criterion(record.get('local', {}))}"]
     if "global" in record:
-        parts.append(f"global {percent(record['global'].get('accuracy'))}")
+        parts.append(f"global {criterion(record['global'])}")
     return "  ".join(parts)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..metrics import CRITERIA, score, score_multi_label, score_regression
 from .errors import SettingError
-from .modules import FirstOutputs
+from .modules import FirstOutputs, Rescaled
 from .settings import Count, Finite, Positive, Settings, received
 
 Kind = Literal["classification", "regression", "multi-label"]
@@ -107,9 +107,14 @@ class Objective(Settings, ABC):
         """(N,) how much each example counts in training; None for 1."""
         return None
 
+    def unit(self) -> nn.Module | None:
+        """What brings predictions into the targets' own unit, where they are standardised."""
+        return None
+
     def in_own_unit(self, values: Tensor) -> Tensor:
         """Predictions or targets as the user knows them, where training knows them standardised."""
-        return values
+        unit = self.unit()
+        return values if unit is None else cast(Tensor, unit(values))
 
 
 @dataclass(frozen=True)
@@ -219,14 +224,8 @@ class Regression(Objective):
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
         return score_regression(np.asarray(predictions), np.asarray(targets))._asdict()
 
-    def in_own_unit(self, values: Tensor) -> Tensor:
-        if not self.target_mean:
-            return values
-        mean, deviation = (
-            torch.tensor(part, dtype=torch.float64)
-            for part in (self.target_mean, self.target_deviation)
-        )
-        return values.double() * deviation + mean
+    def unit(self) -> nn.Module | None:
+        return Rescaled(self.target_mean, self.target_deviation) if self.target_mean else None
 
 
 @dataclass(frozen=True)

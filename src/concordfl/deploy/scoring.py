@@ -148,7 +148,7 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     predictors = [run.predictor(id, federation.splits(id, rounds).train, new=False) for id in ids]
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        each = [predictor.probabilities(examples).max(1).values for predictor in predictors]
+        each = [predictor.predictions(examples).max(1).values for predictor in predictors]
         return {"score": torch.stack(each).max(0).values}
 
     parts = [federation.splits(id, rounds).validation for id in federation.participants]

@@ -10,8 +10,15 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ..metrics import METRICS, criterion_in
+
 Summary = Mapping[str, Any]
 ABSENT = "-"
+SHOWN_METRICS = {
+    "classification": ("accuracy", "auc", "f1"),
+    "regression": ("rmse", "mae", "r2"),
+    "multi-label": ("hamming_accuracy", "subset_accuracy", "macro_f1"),
+}
 
 
 def run_table(summary: Summary) -> Table:
@@ -24,21 +31,26 @@ def run_table(summary: Summary) -> Table:
     for name in chosen:
         table.add_column(plain(name), justify="right")
     table.add_row("round", *(str(figures["round"]) for figures in chosen.values()))
-    rows = {
-        "local accuracy": "local_accuracy",
-        "  worst tenth of clients": "local_worst_tenth",
-        "global accuracy": "global_accuracy",
-        "local AUC": "local_auc",
-        "local F1": "local_f1",
-    }
-    for name, key in rows.items():
-        table.add_row(name, *(percent(figures.get(key)) for figures in chosen.values()))
+    headline, *others = metrics_of(summary)
+    rows = [
+        (f"local {METRICS[headline].title}", headline, f"local_{headline}"),
+        ("  worst tenth of clients", headline, "local_worst_tenth"),
+        (f"global {METRICS[headline].title}", headline, f"global_{headline}"),
+        *((f"local {METRICS[name].title}", name, f"local_{name}") for name in others),
+    ]
+    for title, name, key in rows:
+        table.add_row(title, *(show_metric(name, one.get(key)) for one in chosen.values()))
     if "local_log_likelihood" in summary["final"]:
         table.add_row(
             "local log-likelihood",
             *(_decimal(figures.get("local_log_likelihood")) for figures in chosen.values()),
         )
     return table
+
+
+def metrics_of(summary: Summary) -> tuple[str, ...]:
+    """The metrics of a run that tables show, the headline first."""
+    return SHOWN_METRICS[summary.get("task", {}).get("objective", "classification")]
 
 
 def _decimal(value: float | None) -> str:
@@ -116,6 +128,25 @@ def plain(text: str, style: str = "") -> Text:
         for letter in text
     )
     return Text("".join(printable), style)
+
+
+def criterion(figures: Mapping[str, Any]) -> str:
+    """The headline metric among some figures, as tables show it."""
+    name = criterion_in(figures)
+    return ABSENT if name is None else show_metric(name, figures[name])
+
+
+def headline(figures: Mapping[str, Any]) -> str:
+    """The same with its name; nothing where there is none."""
+    name = criterion_in(figures)
+    return "" if name is None else f"{METRICS[name].title} {show_metric(name, figures[name])}"
+
+
+def show_metric(name: str, value: float | None) -> str:
+    """A share in percent, anything else in its own unit with four digits."""
+    if value is None or METRICS[name].is_share:
+        return percent(value)
+    return f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:
