@@ -35,6 +35,11 @@ class ArraySplits(NamedTuple):
         return ArraySplits(*(change(part) for part in self))
 
 
+def target_rows(y: np.ndarray) -> np.ndarray:
+    """(N, D) targets, also where there is one per example."""
+    return y[:, None] if y.ndim == 1 else y
+
+
 def network_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """An example's shape as a network sees it: (C, H, W) for images, which we keep as (H, W, C)."""
     return (shape[2], shape[0], shape[1]) if len(shape) == 3 else tuple(shape)

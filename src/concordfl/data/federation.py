@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core import ClientId, DataError, Examples, Scale
 from ..core.objective import Kind
-from .arrays import Arrays, network_shape
+from .arrays import Arrays, network_shape, target_rows
 from .preprocessing import Preprocessing, target_type
 from .text import quote
 
@@ -263,7 +263,7 @@ class Federation:
 
     def quantiles(self, y: np.ndarray) -> dict[str, list[float]]:
         """Of every target, in its own unit."""
-        rows = y.reshape(len(y), -1).astype(np.float64)
+        rows = target_rows(y).astype(np.float64)
         if (standard := self.preprocessing.target_standard) is not None:
             rows = rows * standard.deviation + standard.mean
         found = np.quantile(rows, QUANTILES, axis=0) if len(rows) else np.zeros((0, rows.shape[1]))
@@ -340,7 +340,7 @@ def _check_targets(y: np.ndarray, kind: Kind, num_classes: int) -> tuple[str, np
     """The rule for targets of a kind, and (N,) whether each target keeps it."""
     if kind == "classification":
         return f"labels must be in 0..{num_classes - 1}", (y >= 0) & (y < num_classes)
-    rows = y.reshape(len(y), -1)
+    rows = target_rows(y)
     if kind == "multi-label":
         return "labels must be 0 or 1 each", np.all(np.isin(rows, (0, 1)), axis=1)
     return "targets must be finite", np.all(np.isfinite(rows), axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..core import DataError, Scale
-from .arrays import Arrays
+from .arrays import Arrays, target_rows
 from .text import quote
 
 
@@ -66,11 +66,11 @@ class Standard(NamedTuple):
     @classmethod
     def of_targets(cls, parts: Iterable[Arrays]) -> "Standard":
         """Mean and deviation of every target, one or several."""
-        return cls.from_clients(Arrays(part.y.reshape(len(part.y), -1), part.y) for part in parts)
+        return cls.from_clients(Arrays(target_rows(part.y), part.y) for part in parts)
 
     def apply_to_targets(self, y: np.ndarray) -> np.ndarray:
         """Targets (N,) or (N, D) of mean 0 and deviation 1."""
-        standardised: np.ndarray = (y.reshape(len(y), -1) - self.mean) / self.deviation
+        standardised: np.ndarray = (target_rows(y) - self.mean) / self.deviation
         return standardised.reshape(y.shape).astype(np.float32)
 
     def apply(self, arrays: Arrays) -> Arrays:
