@@ -17,6 +17,7 @@ from .assemble import make_federation, make_model, make_setup
 from .config import Config
 from .core import Algorithm, SettingError
 from .data import Federation
+from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.executors import Executor
@@ -169,8 +170,25 @@ def _summarise(
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),
         "damaged_checkpoints": list(experiment.problems),
+        "warnings": warnings.find(_facts(settings, federation, experiment, progress)),
         "versions": versions(),
     }
+
+
+def _facts(
+    settings: Config, federation: Federation, experiment: Experiment, progress: Progress
+) -> warnings.Facts:
+    # Where clients are the data's own, nobody knows whether they differ.
+    simulated = settings.scenario.partition.needs_clients
+    ids = federation.participants
+    return warnings.Facts(
+        configuration.algorithm_name(settings.algorithm),
+        experiment,
+        progress,
+        experiment.last_rows(),
+        warnings.guess_of(federation, experiment.evaluated),
+        warnings.true_groups(federation.groups, ids, simulated=simulated),
+    )
 
 
 def _write_models(

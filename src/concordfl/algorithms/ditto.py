@@ -16,10 +16,13 @@ from ..core import (
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Mean,
+    Model,
     NonNegative,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -58,3 +61,6 @@ class Ditto(Algorithm):
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         """The personal model; of a participant that was never asked, what it has received."""
         return client.probabilities(state["own"], examples)
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        return Degenerate("local", "penalty is 0") if self.penalty == 0 else None

@@ -26,6 +26,7 @@ class FedAvgFineTuned(FedAvg):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    tunes_new: ClassVar[bool] = False  # it tunes by itself
 
     tune_epochs: Repeats = 1
 
@@ -33,7 +34,7 @@ class FedAvgFineTuned(FedAvg):
         return {"tuned": super().tune(client, state, message, self.tune_epochs)}
 
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
-        return message  # it tunes by itself
+        return message
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities(state["tuned"], examples)

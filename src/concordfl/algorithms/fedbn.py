@@ -17,9 +17,12 @@ from ..core import (
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Mean,
+    Model,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -40,6 +43,7 @@ class FedBN(Algorithm):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    tunes_new: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:
         private = set(task.model.normalisation_names)
@@ -69,6 +73,11 @@ class FedBN(Algorithm):
 
     def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
         return client.probabilities({**state["layers"], **message}, examples)
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        if model.normalisation_names:
+            return None
+        return Degenerate("fedavg", "the network has no normalisation layers")
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

@@ -28,6 +28,7 @@ from ..core import (
     tree,
 )
 from ..core.protocol import FAILED, REFUSED, TIMED_OUT
+from ..metrics import criterion_in
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -225,7 +226,7 @@ class Experiment:
                 self.executor.publish(name, data)
 
         return Cohort(
-            self._sample(turn, progress),
+            self.sample(turn, progress),
             algorithm=self.algorithm,
             order=_order_of(turn),
             task=self.task,
@@ -240,7 +241,7 @@ class Experiment:
             min_replies=self.plan.min_replies,
         )
 
-    def _sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
+    def sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
         """The clients of a round: who has missed a stage that training builds on is left out."""
         population = self.roster.population
         if turn.stage.everyone:
@@ -395,6 +396,14 @@ class Experiment:
         else:
             self.folder.write_clients(turn.round, rows)
 
+    def last_rows(self) -> ClientRows:
+        """The figures of the participants in the last evaluated round."""
+        round = self.records[-1]["round"]
+        rows = self.client_rows.get(round, {})
+        if self.folder is not None and self.folder.has_clients(round):
+            rows = self.folder.read_client_rows(round)
+        return {id: row for id, row in rows.items() if not row["new"]}
+
     def _record(self, record: dict[str, Any], progress: Progress) -> None:
         record["seconds"] = progress.seconds
         self.records.append(record)
@@ -433,6 +442,7 @@ class Experiment:
             "selected": selected,
             "selected_on": self.plan.select_on,
             "clusters": final.get("clusters"),
+            "group_sizes": group_sizes(self.last_rows()),
             "server": final.get("server"),
             "thresholds": final.get("thresholds"),
             "bytes": progress.traffic.to_dict(),
@@ -486,9 +496,19 @@ def schedule(algorithm: Algorithm, rounds: int, model: Model) -> Iterator[Turn]:
             yield Turn(number, stage, stage.first_round + index, trained)
 
 
+def group_sizes(rows: ClientRows) -> list[int] | None:
+    """How many clients are in each group that was found, the largest first."""
+    found = Counter(str(row["group"]) for row in rows.values() if "group" in row)
+    return [count for _, count in found.most_common()] or None
+
+
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as the summary shows it: local and global figures under one roof."""
     found: dict[str, Any] = {"round": record["round"]}
     for scope in ("local", "global"):
         found |= {f"{scope}_{name}": value for name, value in record.get(scope, {}).items()}
+    validation = record.get("validation", {})
+    criterion = criterion_in(validation)
+    if criterion is not None:
+        found[f"validation_{criterion}"] = validation[criterion]
     return found

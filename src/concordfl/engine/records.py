@@ -19,7 +19,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, NamedTuple, Required, Self
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, Self
 
 from annotated_types import MinLen
 from filelock import FileLock, Timeout
@@ -79,6 +79,7 @@ class RoundFacts(TypedDict, total=False):
 
     round: Required[CountOrZero]
     local_accuracy: float | None
+    validation_accuracy: float | None
     local_worst_tenth: float | None
     local_auc: float | None
     local_f1: float | None
@@ -103,6 +104,11 @@ class FailureFacts(TypedDict):
     step: str
     round: CountOrZero
     detail: str
+
+
+class WarningFacts(TypedDict):
+    kind: str
+    text: str
 
 
 @with_config(extra="allow")
@@ -130,6 +136,8 @@ class Summary(TypedDict):
     preprocessing: dict[str, Any]
     clients_without_test: CountOrZero
     damaged_checkpoints: list[str]
+    warnings: NotRequired[list[WarningFacts]]  # results from before they were found have none
+    group_sizes: NotRequired[list[CountOrZero] | None]
     versions: dict[str, str]
     records_sha256: str  # of records.jsonl
 
@@ -305,6 +313,10 @@ class RunFolder:
     def read_client_rows(self, round: int) -> dict[ClientId, dict[str, Any]]:
         """The figures of an evaluated round as they were written, by client."""
         return client_table.to_rows(self._read_clients(round))
+
+    def has_clients(self, round: int) -> bool:
+        """Whether there are figures of an evaluated round."""
+        return round in self._clients_rounds()
 
     def cut_clients(self, round: int) -> None:
         """Forget the figures of rounds after `round`, that a run goes on from."""
