@@ -137,6 +137,12 @@ def _require_figures(settings: Config, federation: Federation) -> None:
             "scenario.split must leave test examples to at least one client, got "
             f"{list(settings.scenario.split)}"
         )
+    selects = settings.run.select_on == "training" or federation.has_validation()
+    if settings.run.patience is not None and not selects:
+        raise SettingError(
+            "run.patience needs validation examples at one client or more, got none: give some in "
+            'scenario.split, or run.select_on = "training"'
+        )
 
 
 def _identify(

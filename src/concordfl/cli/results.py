@@ -40,6 +40,12 @@ def show_run(
 
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the figures must know of how they came about."""
+    if summary.get("stopped_early"):
+        best = f"round {summary['selected']['round']} was the best"
+        yield (
+            f"Stopped early, after round {summary['rounds']}: {best} on {summary['selected_on']} "
+            "data, and run.patience is used up"
+        )
     missing = {reason: count for reason, count in summary["missing"].items() if count}
     if missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))

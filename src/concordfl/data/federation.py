@@ -148,6 +148,10 @@ class Federation:
         """Participants that have no test examples: figures are about the others alone."""
         return tuple(id for id in self.participants if self.bounds[id][2] == self.bounds[id][3])
 
+    def has_validation(self) -> bool:
+        """Whether any participant has validation examples."""
+        return any(self.bounds[id][1] < self.bounds[id][2] for id in self.participants)
+
     def share_memory(self) -> None:
         """Move the examples to memory that worker processes can map."""
         for tensor in (self.x, self.y):

@@ -61,8 +61,9 @@ class FinishedRun:
         """The last stage's own count of rounds, on which draws depend: what is predicted now is
         what the run reported.
         """
-        rounds = self.settings.run.rounds
-        return list(schedule(self.settings.algorithm, rounds, self.model))[-1].stage_round
+        turns = list(schedule(self.settings.algorithm, self.settings.run.rounds, self.model))
+        last: int = self.summary["rounds"]  # fewer than planned if it stopped early
+        return turns[last - 1].stage_round
 
     def require(self, ability: str, verb: str, phrase: str) -> None:
         """Refuse a verb that the method does not support, and say which methods do."""

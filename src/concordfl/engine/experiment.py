@@ -7,7 +7,7 @@ and sees neither their data nor their states.
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -122,15 +122,33 @@ class Experiment:
             self.executor.publish(name, data)
         return progress
 
-    def run(self, progress: Progress) -> Progress:
-        """Play the rounds that are left."""
+    def run(self, progress: Progress, until: int | None = None) -> Progress:
+        """Play the rounds that are left, or those of them up to the round `until`."""
         with one_thread():
-            self._play_all(progress)
+            self._play_all(progress, len(self.turns) if until is None else until)
         return progress
 
-    def _play_all(self, progress: Progress) -> None:
+    def is_over(self, progress: Progress) -> bool:
+        """Whether nothing is left to play."""
+        return progress.round == len(self.turns) or self._is_stalled(progress, self.records)
+
+    def _is_stalled(self, progress: Progress, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the last stage has been evaluated `run.patience` times since the selected round.
+
+        It follows from what was recorded: a resumed run ends where a straight one does.
+        """
+        if self.plan.patience is None or progress.selected is None:
+            return False
+        best, last_stage = progress.selected.round, self.turns[-1].stage.name
+        later = [
+            record for record in records if record["stage"] == last_stage and record["round"] > best
+        ]
+        return len(later) >= self.plan.patience
+
+    def _play_all(self, progress: Progress, end: int) -> None:
         saved = time.monotonic()
-        for turn in self.turns[progress.round :]:
+        while progress.round < end and not self.is_over(progress):
+            turn = self.turns[progress.round]
             began = time.monotonic()
             self.play(turn, progress)
             spent = progress.step_seconds.get(turn.stage.name, 0.0)
@@ -139,7 +157,8 @@ class Experiment:
             progress.seconds += time.monotonic() - began
             if record is not None:
                 self._record(record, progress)
-            if self._is_last(turn) or time.monotonic() - saved >= self.plan.checkpoint_seconds:
+            ends = progress.round >= end or self.is_over(progress)
+            if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
                 self._save(progress)
                 saved = time.monotonic()
             self.observe(Event(turn, len(self.turns), progress.seconds, record))
@@ -309,7 +328,7 @@ class Experiment:
             held_out = self._examine(self.roster.held_out, turn, progress, new=True)
         rows = evaluate.client_rows(local, new=False) | evaluate.client_rows(held_out, new=True)
         self._keep_rows(turn, rows)
-        record = {
+        found = {
             "round": turn.round,
             "stage": turn.stage.name,
             "local": evaluate.summarise(local, "test"),
@@ -317,7 +336,11 @@ class Experiment:
             "training": evaluate.summarise(local, "train"),
             "global": evaluate.summarise(held_out, "test"),
             "clusters": evaluate.grouping(local, self.roster.groups),
-            "thresholds": self._thresholds(turn, progress),
+        }
+        self._select(found, progress)
+        ends = self._is_last(turn) or self._is_stalled(progress, [*self.records, found])
+        record = found | {
+            "thresholds": self._thresholds(turn, progress) if ends else None,
             "server": self.algorithm.describe(progress.server),
             "bytes": progress.traffic.to_dict(),
             "missing": dict(progress.missing),
@@ -356,7 +379,7 @@ class Experiment:
 
     def _thresholds(self, turn: Turn, progress: Progress) -> dict[str, list[float]] | None:
         """Quantiles of held-out likelihoods after the last round, from what clients add up."""
-        if not (self.algorithm.scores_samples and self._is_last(turn)):
+        if not self.algorithm.scores_samples:
             return None
         sums = self._sum_evaluation("sum_likelihoods", {}, turn, progress)
         ranges: dict[str, evaluate.Range] | None = evaluate.first_ranges(sums or {})
@@ -404,14 +427,17 @@ class Experiment:
             rows = self.folder.read_client_rows(round)
         return {id: row for id, row in rows.items() if not row["new"]}
 
-    def _record(self, record: dict[str, Any], progress: Progress) -> None:
-        record["seconds"] = progress.seconds
-        self.records.append(record)
-        figures = record.get(self.plan.select_on, {})
+    def _select(self, record: Mapping[str, Any], progress: Progress) -> None:
+        """Take the round as the one reported beside the last, if it is the best so far."""
+        figures = record.get(self.plan.select_on) or {}
         criterion = figures.get("accuracy", figures.get("log_likelihood"))
         best = progress.selected
         if criterion is not None and (best is None or criterion > best.criterion):
             progress.selected = Selected(record["round"], criterion, progress.server)
+
+    def _record(self, record: dict[str, Any], progress: Progress) -> None:
+        record["seconds"] = progress.seconds
+        self.records.append(record)
         if self.folder is not None:
             progress.records = self.folder.append_record(record)
 
@@ -433,6 +459,7 @@ class Experiment:
         return {
             "rounds": progress.round,
             "training_rounds": self.turns[progress.round - 1].training_round,
+            "stopped_early": progress.round < len(self.turns),
             "seed": self.plan.seed,
             "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
@@ -461,7 +488,7 @@ class Experiment:
 
     def _stage_seconds(self, progress: Progress) -> dict[str, dict[str, float]]:
         """Rounds of every stage and their mean seconds, without evaluation and checkpoints."""
-        rounds = Counter(turn.stage.name for turn in self.turns)
+        rounds = Counter(turn.stage.name for turn in self.turns[: progress.round])
         return {
             name: {"rounds": rounds[name], "steps_per_round": spent / rounds[name]}
             for name, spent in progress.step_seconds.items()
