@@ -166,7 +166,7 @@ def test_a_method_without_labels_shows_its_progress(folder):
     )
     done = concordfl(folder, "run", "run.toml", *without)
     assert done.returncode == 0, done.stderr
-    assert "local -  global -" in done.stdout
+    assert "participants " in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "scenarios"])

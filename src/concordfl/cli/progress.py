@@ -15,7 +15,8 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
-from ..report.tables import percent
+from ..metrics import criterion_in
+from ..report.tables import figure
 from ..runner import Observer
 from .terminal import printable
 
@@ -72,7 +73,10 @@ def _print_line(console: Console, title: str, event: Event) -> None:
 
 def _figures(event: Event) -> str:
     record = event.record or {}
-    parts = [f"local {percent(record.get('local', {}).get('accuracy'))}"]
-    if "global" in record:
-        parts.append(f"global {percent(record['global'].get('accuracy'))}")
+    names = {"local": "participants", "global": "newcomers"}
+    parts = []
+    for scope, name in names.items():
+        if scope in record:
+            criterion = criterion_in(record[scope]) or "accuracy"
+            parts.append(f"{name} {figure(criterion, record[scope].get(criterion))}")
     return "  ".join(parts)
