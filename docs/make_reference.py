@@ -114,7 +114,7 @@ def default(field: Any) -> str:
 def rows(kind: type, skip: set[str]) -> Iterator[str]:
     hints, notes = get_type_hints(kind, include_extras=True), comments(kind)
     for field in fields(kind):
-        if field.name not in skip:
+        if field.name not in skip and field.repr:  # what is not shown is no key of a run file
             cells = (rule(hints[field.name]), default(field), notes.get(field.name, ""))
             yield f"| `{field.name}` | {' | '.join(cells)} |"
 
@@ -155,7 +155,8 @@ def page() -> str:
     ]
     parts += family(
         "Data sets",
-        "`folder` and `table` are for your own data, see own-data.md.",
+        "`folder` and `table` are for your own data, see own-data.md; `memory` is what a run keeps "
+        "that was given its data in Python.",
         DATASETS,
         "name",
         source,

@@ -553,7 +553,7 @@ class World:
         }
         cf.run(**sections, out=f"runs/{method}-finished")
         with contextlib.suppress(Halt):
-            cf.run(**sections, out=f"runs/{method}-stopped", observe=stop)
+            cf.run(**sections, out=f"runs/{method}-stopped", on_round=stop)
 
     def _use(self, method: str) -> None:
         """What `adapt` and `score` say of the whole run."""

@@ -94,7 +94,7 @@ def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs
     [
         ("toys:nothing", "algorithm.name must be importable as `package.module:function`"),
         ("toys:federation", "algorithm.name must name a class of concordfl.Algorithm, got 'toys:"),
-        ("concordfl:Algorithm", "a class that defines init_server, predict, got 'concordfl:A"),
+        ("concordfl:Algorithm", "a class that defines init_server, got 'concordfl:A"),
         ("my methods:Prox", "algorithm.name must be written as `package.module:function`"),
         ("<MyProx>", r"got '<MyProx>', which was given in Python: give it again, as in cf.resume"),
         ("fedproxx", "algorithm.name must be a known name, got 'fedproxx': did you mean 'fedprox'"),
@@ -114,7 +114,7 @@ def test_settings_of_own_classes_are_checked_like_ours():
 def test_an_object_that_cannot_be_imported_is_given_again_to_go_on(tmp_path, theirs):
     method = local_class()(mu=0.3)
     with pytest.raises(KeyboardInterrupt):
-        cf.run(QUICK, algorithm=method, out=tmp_path / "run", observe=stop)
+        cf.run(QUICK, algorithm=method, out=tmp_path / "run", on_round=stop)
     with pytest.raises(cf.SettingError, match=r"give it again, as in cf.resume\(folder, algorithm"):
         cf.resume(tmp_path / "run", trust=True)
     with pytest.raises(cf.SettingError, match="by the algorithm that it began with, .*0.3"):

@@ -154,7 +154,7 @@ def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cf.run(QUICK, out=tmp_path / "run", observe=stop)
+        cf.run(QUICK, out=tmp_path / "run", on_round=stop)
     monkeypatch.setattr(runner, "choose", lambda *_: pytest.fail("chosen anew"))
     assert cf.resume(tmp_path / "run").summary["executor"] == "serial"
 

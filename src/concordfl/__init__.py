@@ -7,6 +7,7 @@
 import typing
 
 if typing.TYPE_CHECKING:
+    from . import algorithms
     from .core import (
         About,
         Aggregation,
@@ -34,6 +35,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
+    from .engine.experiment import Event
     from .result import Result
     from .runner import resume, run
 
@@ -49,6 +51,7 @@ __all__ = [
     "Cohort",
     "ConcordError",
     "DataError",
+    "Event",
     "Examples",
     "FormatError",
     "Key",
@@ -62,12 +65,21 @@ __all__ = [
     "Total",
     "Training",
     "WorkerError",
+    "algorithms",
     "client_step",
     "resume",
     "run",
     "tree",
 ]
 
+
+# where public names are that are not of `core`
+_HOMES = {
+    "Event": "engine.experiment",
+    "Result": "result",
+    "resume": "runner",
+    "run": "runner",
+}
 
 if not typing.TYPE_CHECKING:
 
@@ -77,11 +89,12 @@ if not typing.TYPE_CHECKING:
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import core, result, runner
+        import importlib
 
-        homes = {"Result": result, "resume": runner, "run": runner}
-        found = getattr(homes.get(name, core), name)
-        globals()[name] = found
+        if name == "algorithms":
+            return importlib.import_module(f"{__name__}.{name}")
+        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'core')}")
+        found = globals()[name] = getattr(home, name)
         return found
 
 

@@ -44,6 +44,7 @@ def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int)
         build,
         partial(settings.algorithm.network, num_classes=num_classes),
         _device(settings.run.device),
+        settings.model.further_builder(),
     )
 
 

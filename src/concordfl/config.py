@@ -42,16 +42,33 @@ TOML_ERRORS = (ValueError, RecursionError)
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The `[model]` section: the name of a network, and its options."""
+    """The `[model]` section: the name of a network, and its options.
+
+    A network that only this process has is `given`, and named in angle brackets.
+    """
 
     name: str
     options: Mapping[str, Any]
+    given: models.Given | None = None
 
     def __post_init__(self) -> None:
-        models.check(self.name, self.options)
+        if self.given is None:
+            models.check(self.name, self.options)
+
+    @classmethod
+    def of(cls, given: object) -> "ModelChoice":
+        """A network given in Python: a module, or a function that builds one."""
+        name, only_here = models.named(given)
+        return cls(name, {}, only_here)
 
     def builder(self, input_shape: tuple[int, ...], num_classes: int) -> Callable[[], nn.Module]:
+        if self.given is not None:
+            return models.given_builder(self.given, self.name, input_shape, num_classes)
         return models.make_builder(self.name, input_shape, num_classes, self.options)
+
+    def further_builder(self) -> Callable[[], nn.Module] | None:
+        """How the further models of a mixture are built, where it is not as the first."""
+        return models.further_builder(self.given, self.name)
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,12 @@ class Config:
 
     @classmethod
     def from_table(
-        cls, table: Mapping[str, Any], *, algorithm: Algorithm | None = None
+        cls,
+        table: Mapping[str, Any],
+        *,
+        data: Source | None = None,
+        model: ModelChoice | None = None,
+        algorithm: Algorithm | None = None,
     ) -> "Config":
         """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
@@ -80,13 +102,13 @@ class Config:
         for name in table.get(COMPARED, {}):
             compared_method(table, name)
         table = _with_own_sections(table)
-        model = {"name": "mlp", **table.get("model", {})}
-        data = _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
+        network = {"name": "mlp", **table.get("model", {})}
+        data = data or _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
             data=data,
             scenario=_scenario(table.get("scenario", {}), data),
-            model=ModelChoice(model.pop("name"), model),
+            model=model or ModelChoice(network.pop("name"), network),
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
             algorithm=algorithm or _algorithm(table.get("algorithm", {})),
@@ -226,29 +248,38 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def read_run_folder(folder: Path, *, trust: bool, algorithm: Algorithm | None = None) -> Config:
+def read_run_folder(
+    folder: Path,
+    *,
+    trust: bool,
+    model: object = None,
+    algorithm: Algorithm | None = None,
+) -> Config:
     """The configuration of a run in `folder`, which may be somebody else's: code that is not
     concordfl's is refused unless it is trusted, or given as the object that the run began with.
     """
     table = read_table(folder / "config.toml")
-    given: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    if model is not None:
+        objects["model"] = ModelChoice.of(model)
+        _require_same(table.pop("model", None), {"name": objects["model"].name}, "model", folder)
     if algorithm is not None:
-        _require_same_method(table.pop("algorithm", None), algorithm, folder)
-        given["algorithm"] = algorithm
+        objects["algorithm"] = algorithm
+        _require_same(table.pop("algorithm", None), method_table(algorithm), "algorithm", folder)
     for setting, name in own_code(table).items():
         if not trust:
             raise SettingError(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table, **given)
+    return Config.from_table(table, **objects)
 
 
-def _require_same_method(begun_with: Any, algorithm: Algorithm, folder: Path) -> None:
-    if begun_with != method_table(algorithm):
+def _require_same(begun_with: Any, given: Any, section: str, folder: Path) -> None:
+    if begun_with != given:
         raise SettingError(
-            f"{folder} must be gone on with by the algorithm that it began with, "
-            f"{received(begun_with)}, got {received(method_table(algorithm))}"
+            f"{folder} must be gone on with by the {section} that it began with, "
+            f"{received(begun_with)}, got {received(given)}"
         )
 
 
@@ -258,7 +289,7 @@ def read_table(path: Path) -> dict[str, Any]:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:  # perhaps a device, which never ends
             raise SettingError(f"{path} must have at most {MAX_FILE_BYTES:,} bytes, got more")
-        return tomllib.loads(text.decode())
+        return _with_kept_examples(tomllib.loads(text.decode()), path.parent)
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
     except RecursionError:
@@ -267,6 +298,15 @@ def read_table(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:  # also what is not UTF-8, or not TOML
         raise SettingError(f"{path} must be a TOML file: {error}") from None
+
+
+def _with_kept_examples(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The file of examples that a run's folder keeps is found beside its settings."""
+    data = table.get("data")
+    file = data.get("memory") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(file, str) and file:
+        return {**table, "data": {**data, "memory": str(folder / file)}}
+    return table
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

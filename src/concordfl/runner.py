@@ -4,96 +4,132 @@ together.
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from . import config as configuration
 from .assemble import make_federation, make_model, make_setup
 from .config import Config
-from .core import Algorithm, SettingError
-from .data import Federation
+from .core import Algorithm, Model, SettingError, tree
+from .data import Federation, memory
+from .data.memory import Memory
 from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.executors import Executor
-from .engine.experiment import Event, Experiment, ignore
+from .engine.experiment import Event, Experiment
 from .engine.records import RunFolder
 from .engine.roster import Roster
+from .inputs import AlgorithmLike, ModelLike, Source, load_config
 from .result import Result
 from .revision import code_revision
 
-Observer = Callable[[Event], None]
+Observer = Callable[[Event], object]
 
 
 def run(
-    source: str | Path | Mapping[str, Any] | Config | None = None,
+    source: Source | None = None,
     *,
-    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
+    clients: object = None,
+    client: str | None = None,
+    label: str | None = None,
+    model: ModelLike | None = None,
+    algorithm: AlgorithmLike | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    lr: float | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     out: str | Path | None = None,
-    observe: Observer = ignore,
+    on_round: Observer | Iterable[Observer] = (),
     **sections: Mapping[str, Any],
 ) -> Result:
-    """Run a federation: from a TOML file, a dict of sections, or sections given by name.
+    """Run a federation: from a TOML file, a dict of sections, or settings given by name.
 
     >>> import concordfl as cf
-    >>> cf.run(data={"name": "digits"}, run={"rounds": 1}).summary["rounds"]
+    >>> cf.run(data={"name": "digits"}, algorithm="fedprox", rounds=1).summary["rounds"]
     1
 
-    The algorithm may be an object, also of a class that is registered nowhere. With `out`, a new
-    folder, everything is written there and a killed run can be taken up again by `resume`.
+    clients: examples from memory: a dict of pairs (x, y) or of torch Datasets by the client's name,
+        or a data frame, of which `client` and `label` name the columns.
+    model: a name, a table, a `torch.nn.Module`, or a function that builds one.
+    algorithm: a name, a table, or an object, also of a class that is registered nowhere.
+    on_round: called with an `Event` after every round; several functions are called in turn.
+    sections: the sections of a run file as dicts; those not given have their defaults.
+
+    With `out`, a new folder, everything is written there and a killed run can be taken up again by
+    `resume`.
     """
-    settings = load_config(source, algorithm, **sections)
+    settings = load_config(
+        source,
+        clients=clients,
+        client=client,
+        label=label,
+        model=model,
+        algorithm=algorithm,
+        rounds=rounds,
+        seed=seed,
+        lr=lr,
+        epochs=epochs,
+        batch_size=batch_size,
+        **sections,
+    )
     if out is None:
-        return _run(settings, None, observe)
-    with RunFolder.create(Path(out), settings.to_toml()) as folder:
-        return _run(settings, folder, observe)
+        return _run(settings, None, on_round)
+    settings, files = _with_files(settings)
+    with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
+        return _run(settings, folder, on_round)
 
 
 def resume(
     out: str | Path,
     *,
+    model: nn.Module | Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
-    observe: Observer = ignore,
+    on_round: Observer | Iterable[Observer] = (),
     trust: bool = False,
 ) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit.
 
-    A finished run is only read. An algorithm that no other process can import, as one of a
-    notebook, is given again. A model, method or embedding `package.module:name` is code that the
+    A finished run is only read. A model or an algorithm that no other process can import, as one of
+    a notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
     with RunFolder.open(Path(out)) as folder:
-        settings = configuration.read_run_folder(folder.path, trust=trust, algorithm=algorithm)
-        return _run(settings, folder, observe)
+        settings = configuration.read_run_folder(
+            folder.path, trust=trust, model=model, algorithm=algorithm
+        )
+        return _run(settings, folder, on_round)
 
 
-def load_config(
-    source: str | Path | Mapping[str, Any] | Config | None,
-    algorithm: Algorithm | str | Mapping[str, Any] | None = None,
-    **sections: Mapping[str, Any],
-) -> Config:
-    if isinstance(source, Config):
-        return source
-    table = dict(
-        configuration.read_table(Path(source)) if isinstance(source, (str, Path)) else source or {}
-    )
-    if isinstance(algorithm, Algorithm):
-        table = {key: table[key] for key in table if key not in ("algorithm", "compare")}
-    elif algorithm is not None:
-        sections["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else algorithm
-    for name, section in sections.items():
-        table[name] = {**table.get(name, {}), **section}
-    return Config.from_table(
-        table, algorithm=algorithm if isinstance(algorithm, Algorithm) else None
-    )
+def _with_files(settings: Config) -> tuple[Config, dict[str, bytes]]:
+    """The settings of a run with a folder, and the files that it keeps there to be resumable."""
+    data = settings.data
+    if not isinstance(data, Memory) or data.given is None:
+        return settings, {}
+    files = {memory.FILE_NAME: data.given.to_bytes()}
+    return replace(settings, data=replace(data, memory=memory.FILE_NAME)), files
 
 
-def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Result:
+def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
+    observers = (on_round,) if callable(on_round) else tuple(on_round)
+
+    def observe(event: Event) -> None:
+        for one in observers:
+            one(event)
+
+    return observe
+
+
+def _run(
+    settings: Config, folder: RunFolder | None, on_round: Observer | Iterable[Observer]
+) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
         return Result(finished, folder.read_records(), folder.path, None)
@@ -105,8 +141,7 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
     setup = make_setup(settings, model, federation.num_classes)
-    source = settings.to_table()["data"]
-    identity = {} if folder is None else _identify(folder, federation, source)
+    identity = {} if folder is None else _identify(folder, settings, federation, model)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
     else:
@@ -115,7 +150,9 @@ def _run(settings: Config, folder: RunFolder | None, observe: Observer) -> Resul
         folder.write_executor({**choice._asdict(), "device": model.device.type})
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, model)
-        experiment = Experiment(setup, roster, settings.run, executor, folder, observe, identity)
+        experiment = Experiment(
+            setup, roster, settings.run, executor, folder, _all_of(on_round), identity
+        )
         progress = experiment.restore()
         set_up = time.monotonic() - began
         experiment.run(progress)
@@ -146,12 +183,15 @@ def _require_figures(settings: Config, federation: Federation) -> None:
 
 
 def _identify(
-    folder: RunFolder, federation: Federation, source: Mapping[str, Any]
+    folder: RunFolder, settings: Config, federation: Federation, model: Model
 ) -> dict[str, str]:
     """What a run must be resumed with; recorded when it begins, with who takes part."""
     identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
+    if settings.model.given is not None:  # of which the settings tell no more than the name
+        identity["model"] = tree.digest(model.init(settings.run.seed))
     recorded = folder.read_federation()
     if recorded is None:
+        source = settings.to_table()["data"]
         folder.write_federation({"identity": identity, "source": source, **federation.describe()})
     else:
         check_identity(folder.path, recorded["identity"], identity)

@@ -221,7 +221,7 @@ def test_the_label_comes_from_one_column(tmp_path):
 
 
 def test_lines_are_numbered_as_in_the_file(tmp_path):
-    (tmp_path / "a.csv").write_text("x,y\n\n1,0\n\nred,1\n")
+    (tmp_path / "a.csv").write_text("x,y\n\n1,0\n\n1e99,1\n")
     assert "line 5: column 'x' must be a number" in refusal(folder, tmp_path)
 
 
@@ -300,7 +300,7 @@ def test_names_that_are_not_utf8(tmp_path):
     (tmp_path / "client" / name).mkdir(parents=True)
     assert refusal(folder, tmp_path).endswith("must be UTF-8 text, got 'caf\\udce9'")
     (tmp_path / name).mkdir()
-    (tmp_path / name / "a.csv").write_text("x,y\nred,one\n")
+    (tmp_path / name / "a.csv").write_text("x,y\n1e99,one\n")
     assert "caf\\udce9" in refusal(folder, tmp_path / name)
 
 

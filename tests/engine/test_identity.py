@@ -32,7 +32,7 @@ def begun(tmp_path, monkeypatch):
             run={"rounds": 3, "checkpoint_seconds": 0.0, "evaluate_every": 1},
             data={"folder": "data"},
             out="run",
-            observe=stop,
+            on_round=stop,
         )
     return tmp_path
 
@@ -91,7 +91,7 @@ def test_one_damaged_file_costs_one_checkpoint(begun):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cf.resume("run", observe=stop)
+        cf.resume("run", on_round=stop)
     newest = sorted((begun / "run" / "checkpoint").glob("server-*.bin"))[-1]
     newest.write_bytes(newest.read_bytes()[:-5])
     summary = cf.resume("run").summary

@@ -123,7 +123,7 @@ def test_a_killed_run_stops_where_a_straight_one_does(tmp_path, seconds):
     for round in (2, last - 1, last):  # `last`: killed between the last checkpoint and the summary
         folder = tmp_path / f"killed-{round}"
         with pytest.raises(KeyboardInterrupt):
-            run(table, out=folder, observe=killed_at(round))
+            run(table, out=folder, on_round=killed_at(round))
         summary = resume(folder).summary
         for key in ("rounds", "parameters_sha256", "bytes", "final", "selected", "stopped_early"):
             assert summary[key] == expected.summary[key], key

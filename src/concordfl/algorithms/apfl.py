@@ -9,8 +9,6 @@ a round.
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
-
 from ..core import (
     About,
     Algorithm,
@@ -18,7 +16,6 @@ from ..core import (
     Client,
     Cohort,
     Degenerate,
-    Examples,
     Mean,
     Model,
     Params,
@@ -96,10 +93,11 @@ class APFL(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
-    def predict(
-        self, client: Client, state: APFLClient, message: Params, examples: Examples
-    ) -> Tensor:
-        return client.probabilities(mixed(state.own, message, state.share, client), examples)
+    def unadapted(self, client: Client, message: Params) -> APFLClient:
+        return self.init_client(client, message)
+
+    def parameters(self, client: Client, state: APFLClient, message: Params) -> Params:
+        return mixed(state.own, message, state.share, client)
 
     def inspect(self, client: Client, state: APFLClient, message: Params) -> dict[str, Any]:
         return {"share": state.share}

@@ -17,7 +17,6 @@ from ..core import (
     Client,
     Cohort,
     Degenerate,
-    Examples,
     Mean,
     Model,
     NonNegative,
@@ -58,9 +57,10 @@ class Ditto(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         """The personal model; of a participant that was never asked, what it has received."""
-        return client.probabilities(state["own"], examples)
+        own: Params = state["own"]
+        return own
 
     def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
         return Degenerate("local", "penalty is 0") if self.penalty == 0 else None

@@ -18,7 +18,6 @@ from ..core import (
     Batch,
     Client,
     Cohort,
-    Examples,
     Mean,
     Params,
     Task,
@@ -50,6 +49,3 @@ class FedAvg(Algorithm):
 
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return client.fit(message, epochs=epochs, purpose="tune")
-
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(message, examples)

@@ -9,9 +9,7 @@ clients that were not in training tune on the examples they bring.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from ..core import About, Client, Examples, Params, Repeats, Tree
+from ..core import About, Client, Params, Repeats, Tree
 from .fedavg import FedAvg
 
 
@@ -36,5 +34,9 @@ class FedAvgFineTuned(FedAvg):
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return message
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(state["tuned"], examples)
+    def unadapted(self, client: Client, message: Params) -> Tree:
+        return {"tuned": message}
+
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        tuned: Params = state["tuned"]
+        return tuned

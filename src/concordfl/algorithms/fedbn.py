@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from ..core import (
     About,
@@ -18,7 +17,6 @@ from ..core import (
     Client,
     Cohort,
     Degenerate,
-    Examples,
     Mean,
     Model,
     Params,
@@ -71,8 +69,11 @@ class FedBN(Algorithm):
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
         return client.fit({**message, **state["layers"]}, epochs=epochs, purpose="tune")
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**state["layers"], **message}, examples)
+    def unadapted(self, client: Client, message: Params) -> Tree | None:
+        return None if client.model.normalisation_names else self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        return {**state["layers"], **message}
 
     def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
         if model.normalisation_names:

@@ -6,7 +6,7 @@ Algorithm 1, appendices B and D. Stages: cluster, encoders, concatenate, head. D
 is averaged by size (published code: equally, which `head_average = "equal"` gives).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -19,6 +19,7 @@ from ..core import (
     About,
     Algorithm,
     Batch,
+    Classifier,
     Client,
     ClientId,
     Cohort,
@@ -69,6 +70,21 @@ class FedConcatServer(NamedTuple):
 class FedConcatMessage(NamedTuple):
     head: Params
     cluster: int | None
+
+
+class Wide(nn.Module):
+    """All encoders side by side under one linear head."""
+
+    def __init__(self, encoders: Iterable[nn.Module], head: Params) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        outputs, width = head["weight"].shape
+        self.head = nn.Linear(width, outputs, bias="bias" in head)
+        self.head.load_state_dict(head)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = [encoder(inputs) for encoder in self.encoders]
+        return cast(Tensor, self.head(torch.cat(features, dim=1)))
 
 
 class StageCosts(NamedTuple):
@@ -394,6 +410,11 @@ class FedConcat(Algorithm):
         self, client: Client, state: Tree, message: FedConcatMessage, examples: Examples
     ) -> Tensor:
         return F.linear(self.features(client, examples), **message.head).softmax(-1)
+
+    def module(self, client: Client, state: Tree, message: FedConcatMessage) -> nn.Module:
+        encoders = client.published(ENCODERS).values()
+        wide = Wide((client.model.module(encoder, "encoder") for encoder in encoders), message.head)
+        return Classifier(wide)
 
     def inspect(self, client: Client, state: Tree, message: FedConcatMessage) -> dict[str, Any]:
         return {} if message.cluster is None else {"group": message.cluster}

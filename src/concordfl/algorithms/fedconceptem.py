@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     About,
@@ -274,6 +274,11 @@ class FedConceptEM(Algorithm):
         examples: Examples,
     ) -> Tensor:
         return mixture.predict(client, state.models, state.omega, examples)
+
+    def module(
+        self, client: Client, state: FedConceptEMMixture, message: FedConceptEMMessage
+    ) -> nn.Module:
+        return mixture.module(client, state.models, state.omega)
 
     def inspect(
         self, client: Client, state: FedConceptEMMixture, message: FedConceptEMMessage

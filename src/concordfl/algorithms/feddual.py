@@ -18,7 +18,6 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
-    Examples,
     Mean,
     Params,
     SettingError,
@@ -95,8 +94,8 @@ class FedDual(Algorithm):
         fitted = client.fit(whole, only=_private(whole), epochs=1, purpose="adapt")
         return {"private": _private(fitted)}
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**message, **state["private"]}, examples)
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        return {**message, **state["private"]}
 
 
 def _private(params: Params) -> Params:

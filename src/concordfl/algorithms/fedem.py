@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     About,
@@ -75,6 +75,9 @@ class FedEM(Algorithm):
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         return mixture.predict(client, message, state["omega"], examples)
+
+    def module(self, client: Client, state: Tree, message: Tree) -> nn.Module:
+        return mixture.module(client, message, state["omega"])
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": int(state["omega"].argmax()), "weights": state["omega"]}

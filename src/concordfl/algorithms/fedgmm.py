@@ -7,11 +7,12 @@ the clients' own covariances, which leaves out how far their means lie apart. Wh
 departs, the paper is followed: see the docs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     About,
@@ -98,9 +99,16 @@ class FedGMM(GaussianMixture):
         with them.
         """
         density = gaussian.log_density(message.gaussians, self.embed(client, examples))
-        joint = density[:, :, None] + state.pi.clamp_min(mixture.MIN_WEIGHT).log()
-        weights = joint.flatten(1).softmax(1).view_as(joint).sum(1)  # (N, M2)
+        weights = _weights(density, state.pi.clamp_min(mixture.MIN_WEIGHT).log())
         return mixture.predict(client, message.models, weights[:, None], examples)
+
+    def module(self, client: Client, state: FedGMMMixture, message: FedGMMMessage) -> nn.Module:
+        return JointMixture(
+            map(client.module, message.models.values()),
+            self.embedding_module(client),
+            gaussian.LogDensity(message.gaussians),
+            state.pi.clamp_min(mixture.MIN_WEIGHT).log(),
+        )
 
     def likelihood(
         self,
@@ -123,6 +131,33 @@ class FedGMM(GaussianMixture):
 
     def degenerate(self, model: Model, server: FedGMMServer, rows: Rows) -> Degenerate | None:
         return Degenerate("fedavg", "it has one classifier") if self.num_models == 1 else None
+
+
+class JointMixture(nn.Module):
+    """Equation (3) as a module: M2 classifiers, and the M1 Gaussians that weigh them."""
+
+    def __init__(
+        self,
+        networks: Iterable[nn.Module],
+        embedding: nn.Module,
+        density: nn.Module,
+        log_pi: Tensor,
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.embedding, self.density = embedding, density
+        self.log_pi = nn.Buffer(log_pi)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weights = _weights(self.density(self.embedding(inputs)), self.log_pi)
+        each = [network(inputs).double() for network in self.networks]
+        return (torch.stack(each, dim=-1) * weights[:, None]).sum(-1)
+
+
+def _weights(density: Tensor, log_pi: Tensor) -> Tensor:
+    """(N, M2) of the classifiers, from log-densities (N, M1) and log π (M1, M2)."""
+    joint = density[:, :, None] + log_pi
+    return joint.flatten(1).softmax(1).view_as(joint).sum(1)
 
 
 def _mean(total: Weighted, before: Params) -> Params:

@@ -8,14 +8,11 @@ run's are; a client that was not in training fits a head on the frozen body.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from ..core import (
     About,
     Algorithm,
     Client,
     Cohort,
-    Examples,
     Mean,
     Params,
     Repeats,
@@ -74,5 +71,5 @@ class FedRep(Algorithm):
         with_head = self._fit_head(client, state, message)
         return {"head": tree.subset(with_head, client.model.head_names)}
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities({**message, **state["head"]}, examples)
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        return {**message, **state["head"]}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     About,
@@ -197,6 +197,11 @@ class FedSoft(Algorithm):
         if state.model is not None:
             return client.probabilities(state.model, examples)
         return mixture.predict(client, message, state.importance, examples)
+
+    def module(self, client: Client, state: FedSoftMixture, message: Models) -> nn.Module:
+        if state.model is not None:
+            return client.module(state.model)
+        return mixture.module(client, message, state.importance)
 
     def inspect(self, client: Client, state: FedSoftMixture, message: Models) -> dict[str, Any]:
         return {"group": int(state.importance.argmax()), "weights": state.importance}

@@ -185,9 +185,6 @@ class FedVC(Algorithm):
         v = self._express(client, state["v"], message, client.examples).mean(0)
         return {"v": v.clamp_min(MIN_WEIGHT)}
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(message, examples)
-
     def inspect(self, client: Client, state: Tree, message: Params) -> dict[str, Any]:
         """The preference, the client's most typical samples of each concept, and where some of its
         samples lie.

@@ -23,7 +23,6 @@ from ..core import (
     ClientId,
     Cohort,
     Degenerate,
-    Examples,
     Mean,
     Model,
     ModelCount,
@@ -117,8 +116,11 @@ class FeSEM(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Models, *, new: bool) -> Tree:
         return {"best": client.best(message)}
 
-    def predict(self, client: Client, state: Tree, message: Models, examples: Examples) -> Tensor:
-        return client.probabilities(message[state["best"]], examples)
+    def unadapted(self, client: Client, message: Models) -> Tree | None:
+        return {"best": next(iter(message))} if len(message) == 1 else None
+
+    def parameters(self, client: Client, state: Tree, message: Models) -> Params:
+        return message[state["best"]]
 
     def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import (
     Algorithm,
@@ -150,6 +150,13 @@ class GaussianMixture(Algorithm):
 
         embedded: Tensor = examples.cached("embedding", compute)
         return embedded
+
+    def embedding_module(self, client: Client) -> nn.Module:
+        """`embed` as a module of a network's inputs."""
+        frame: gaussian.Frame = client.published(FRAME)["frame"]
+        return nn.Sequential(
+            embedding.Embedding(self.embedding, client.examples.scale), gaussian.Projection(frame)
+        )
 
     # --- the start --------------------------------------------------------------------------------
 
@@ -286,6 +293,10 @@ class GaussianMixture(Algorithm):
             return FedGMMMixture(message.pi if self.shared_weights else state["pi"], steps=0)
         settled = mixture.settle(self.losses(client, message))
         return FedGMMMixture(settled.omega.view(self.weights_shape), settled.steps)
+
+    def unadapted(self, client: Client, message: FedGMMMessage) -> FedGMMMixture:
+        """The weights of all clients."""
+        return FedGMMMixture(message.pi)
 
     def describe(self, server: FedGMMServer) -> dict[str, Any]:
         return {"pi": server.pi}

@@ -8,8 +8,6 @@ its parameters.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from ..core import (
     About,
     Algorithm,
@@ -17,10 +15,10 @@ from ..core import (
     Client,
     Cohort,
     Degenerate,
-    Examples,
     Mean,
     Model,
     ModelCount,
+    Params,
     Rows,
     Task,
     Tree,
@@ -67,8 +65,12 @@ class IFCA(Algorithm):
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         return {"best": client.best(message)}
 
-    def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        return client.probabilities(message[state["best"]], examples)
+    def unadapted(self, client: Client, message: Tree) -> Tree | None:
+        return {"best": next(iter(message))} if len(message) == 1 else None
+
+    def parameters(self, client: Client, state: Tree, message: Tree) -> Params:
+        best: Params = message[state["best"]]
+        return best
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": state["best"]}

@@ -10,15 +10,12 @@ from round to round; what is evaluated is θ.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from ..core import (
     About,
     Algorithm,
     Batch,
     Client,
     Cohort,
-    Examples,
     Mean,
     Params,
     Positive,
@@ -78,8 +75,12 @@ class PFedMe(Algorithm):
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)
         return tree.map(lambda old, new: (1 - self.mixing) * old + self.mixing * new, server, mean)
 
-    def predict(self, client: Client, state: Tree, message: Params, examples: Examples) -> Tensor:
-        return client.probabilities(state["own"], examples)
+    def unadapted(self, client: Client, message: Params) -> Tree:
+        return self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Params) -> Params:
+        own: Params = state["own"]
+        return own
 
 
 def _stepped(

@@ -8,6 +8,7 @@ import typer
 
 from ..core import ConcordError
 from .signals import exit_code
+from .spoken_log import spoken_log
 from .streams import drop_output
 from .terminal import CLOSED_PIPE, complain
 
@@ -23,7 +24,8 @@ def finish(app: typer.Typer) -> NoReturn:
 
 def _status(app: typer.Typer) -> int:
     try:
-        status = app(standalone_mode=False)
+        with spoken_log():
+            status = app(standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)

@@ -9,7 +9,7 @@ def resume(folder: FolderArgument, trust: TrustOption = False) -> None:
     """Go on with a run where it stopped, bit for bit."""
     show_run(
         folder,
-        lambda observe: runner.resume(folder, observe=observe, trust=trust),
+        lambda observe: runner.resume(folder, on_round=observe, trust=trust),
         title=folder.name,
         trust=trust,
     )

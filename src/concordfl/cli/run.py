@@ -49,7 +49,7 @@ def run(
     )
     show_run(
         folder,
-        lambda observe: runner.run(settings, out=folder, observe=observe),
+        lambda observe: runner.run(settings, out=folder, on_round=observe),
         title=algorithm,
         trust=bool(settings.own_code()),
     )

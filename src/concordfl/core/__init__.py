@@ -25,6 +25,7 @@ from .errors import (
     WorkerError,
 )
 from .model import Model, Params, encoder_and_head
+from .modules import Classifier
 from .optim import Training
 from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
@@ -58,6 +59,7 @@ __all__ = [
     "ByteCount",
     "CheckpointError",
     "Chosen",
+    "Classifier",
     "Client",
     "ClientId",
     "ClientStepError",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import tree
 from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
-from .model import Model
+from .model import Model, Params
 from .random import Key
 from .settings import Settings
 from .tree import Tree
@@ -192,9 +192,33 @@ class Algorithm(Settings, ABC):
         """
         return message
 
-    @abstractmethod
+    def unadapted(self, client: Client, message: Tree) -> Tree | None:
+        """The state to predict with for somebody who has no examples; `client` is empty.
+
+        None where there is nothing to predict with before a client has adapted.
+        """
+        return None if self.personal else self.init_client(client, message)
+
+    def parameters(self, client: Client, state: Tree, message: Tree) -> Params:
+        """Of the network that a client predicts with, where it predicts with one network."""
+        params: Params = message
+        return params
+
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities."""
+        """(N, Y) class probabilities: those of the network, unless a method has another rule."""
+        return client.probabilities(self.parameters(client, state, message), examples)
+
+    def module(self, client: Client, state: Tree, message: Tree) -> nn.Module:
+        """What `predict` computes, as a module of inputs that needs nothing of ours when called.
+
+        A method with a rule of its own in `predict` has one here too.
+        """
+        if type(self).predict is not Algorithm.predict:
+            raise SettingError(
+                f"{type(self).__name__} must define `module`, as it defines `predict`, to be given "
+                "away as a module, got none"
+            )
+        return client.module(self.parameters(client, state, message))
 
     def likelihood(
         self, client: Client, state: Tree | None, message: Tree, examples: Examples

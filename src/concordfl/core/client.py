@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import SettingError
 from .model import Model, Params
+from .modules import Classifier
 from .optim import Training
 from .random import Key
 from .tree import Tree
@@ -146,6 +147,12 @@ class Client:
     def probabilities(self, params: Params, examples: Examples) -> Tensor:
         """(N, Y) softmax of the logits."""
         return self.logits(params, examples).softmax(-1)
+
+    def module(self, params: Params) -> nn.Module:
+        """`probabilities` at `params` as a module of its own, of inputs as the network takes
+        them.
+        """
+        return Classifier(self.model.module(params))
 
     def losses(self, params: Params, examples: Examples | None = None) -> Tensor:
         """(N,) cross-entropy of each example."""

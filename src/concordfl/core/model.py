@@ -36,7 +36,8 @@ class Model:
     `build(num_classes)` must return a new `nn.Module` each time; it is called with torch's
     generator seeded, so that `init(seed, index)` is the network's own initialisation. `extend` is
     the algorithm's `network` hook: what it adds draws from a key of its own, so the rest starts
-    exactly as it would without it.
+    exactly as it would without it. `build_further` makes the models of a mixture after the first,
+    where they must start otherwise.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Model:
         build: Callable[[], nn.Module],
         extend: Callable[[nn.Module], nn.Module] = unchanged,
         device: str = "cpu",
+        build_further: Callable[[], nn.Module] | None = None,
     ) -> None:
         self._build, self._extend, self.device = build, extend, torch.device(device)
+        self._build_further = build_further or build
         module = self._new_module(Key("layout"))
         module = module.to(self.device)
         self._train = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -64,11 +67,11 @@ class Model:
         self.buffer_names = tuple(name for name in self._live if name not in set(self.weight_names))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Model, (self._build, self._extend, str(self.device))
+        return Model, (self._build, self._extend, str(self.device), self._build_further)
 
-    def _new_module(self, key: Key) -> nn.Module:
+    def _new_module(self, key: Key, index: int = 0) -> nn.Module:
         with key.torch_global():
-            module = self._build()
+            module = self._build_further() if index else self._build()
         with key.child("extension").torch_global():
             return self._extend(module)
 
@@ -89,7 +92,7 @@ class Model:
         """
         return {
             name: value.detach().clone().contiguous()
-            for name, value in _tensors(self._new_module(Key(seed, "init", index))).items()
+            for name, value in _tensors(self._new_module(Key(seed, "init", index), index)).items()
         }
 
     def weights(self, params: Params) -> Params:
@@ -202,11 +205,14 @@ class Model:
             for name, value in self._live.items()
         }
 
-    def module(self, params: Params) -> nn.Module:
-        """A stand-alone copy of the network at `params`, in eval mode: what a user deploys."""
+    def module(self, params: Params, part: str | None = None) -> nn.Module:
+        """A stand-alone copy of the network, or of one of its parts, at `params`, in eval mode:
+        what a user deploys.
+        """
         module: nn.Module = copy.deepcopy(self._eval)
-        _copy(params, _tensors(module))
-        return module
+        own = _tensors(module)
+        _copy(params, own if part is None else tree.subset(own, params))
+        return _part(module, part)
 
 
 def encoder_and_head(module: nn.Module, method: str) -> tuple[nn.Module, nn.Linear]:

@@ -65,8 +65,13 @@ def name_of_object(thing: object) -> str:
                 return path
         except Exception:
             pass
-    short = name.rpartition(".")[2].strip("<>") if isinstance(name, str) else type(thing).__name__
-    return f"<{short}>"
+    return object_name(thing)
+
+
+def object_name(thing: object) -> str:
+    """The name of a function or class that must be given again: `<name>`."""
+    name = getattr(thing, "__qualname__", type(thing).__name__)
+    return f"<{str(name).rpartition('.')[2].strip('<>')}>"
 
 
 def is_given(name: object) -> bool:

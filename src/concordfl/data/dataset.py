@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core import Count, CountOrZero, DataError, Key, SettingError, Settings
 from .arrays import Arrays
+from .columns import Column, feature_names, indicators
 from .files import FILE, FOLDER, kind_of, reading
 
 
@@ -26,6 +27,28 @@ class Dataset(NamedTuple):
     coarse: np.ndarray | None = None
     classes: tuple[str, ...] = ()  # names of the classes, where they have any
     features: tuple[str, ...] = ()  # names of the features, where they have any
+    columns: tuple[Column, ...] = ()  # of a table: what its columns became
+    ignored: tuple[str, ...] = ()  # columns of a table that are no features
+    resize: tuple[int, int] | None = None  # height and width that images were brought to
+    groups: Mapping[str, str] = {}  # a known group of every owner
+    split: np.ndarray | None = None  # (N,) which split each training example is for, by number
+    time: np.ndarray | None = None  # (N,) when each training example was made
+    notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
+
+    def with_categories_of(self, rows: np.ndarray) -> "Dataset":
+        """With the categories that some of these training examples have: those of clients that are
+        new later are unknown then.
+        """
+        categories = indicators(self.columns)
+        if not categories.any():
+            return self
+        kept = ~categories | self.train.x[rows].any(axis=0)
+        names = {name for name, keep in zip(self.features, kept.tolist(), strict=True) if keep}
+        columns = tuple(column.only(names) for column in self.columns)
+        train, test = (Arrays(part.x[:, kept], part.y) for part in (self.train, self.test))
+        return self._replace(
+            train=train, test=test, columns=columns, features=feature_names(columns)
+        )
 
 
 class Remote(NamedTuple):
@@ -83,8 +106,13 @@ class Source(Settings, ABC):
             raise SettingError(
                 f"data.without must leave examples to train on, got {list(self.without or ())}"
             )
-        owners = None if data.owners is None else data.owners[train]
-        return data._replace(train=data.train.take(train), test=data.test.take(test), owners=owners)
+        return data._replace(
+            train=data.train.take(train),
+            test=data.test.take(test),
+            owners=_take(data.owners, train),
+            split=_take(data.split, train),
+            time=_take(data.time, train),
+        )
 
     def _select(self, arrays: Arrays) -> np.ndarray:
         """The indices of the examples whose labels are not left out."""
@@ -140,6 +168,10 @@ def cache_folder() -> Path | None:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concordfl"
     except RuntimeError:
         return None
+
+
+def _take(values: np.ndarray | None, indices: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[indices]
 
 
 def _limit(indices: np.ndarray, limit: int | None, key: Key) -> np.ndarray:

@@ -58,6 +58,7 @@ class Federation:
     later: Mapping[ClientId, tuple[tuple[int, Bounds], ...]] = field(default_factory=dict)
     scale: Scale | None = None  # of images that are standardised
     pooled_id: ClientId | None = None
+    notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
 
     @classmethod
     def build(

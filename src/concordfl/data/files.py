@@ -22,7 +22,7 @@ KINDS = {
 
 
 @contextmanager
-def reading(path: Path, rule: str) -> Iterator[None]:
+def reading(path: Path | str, rule: str) -> Iterator[None]:
     """Whatever goes wrong inside is one line: the path, the rule that it breaks, and why.
 
     Every exception is caught, since decoders of damaged files raise all kinds.

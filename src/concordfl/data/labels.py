@@ -80,6 +80,11 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(numbers))
 
 
+def is_number(text: str) -> bool:
+    """Whether a text stands for a finite number."""
+    return _parse_number(text) is not None
+
+
 def _parse_number(text: str) -> int | float | None:
     """The number that a text stands for; None if it stands for none, as "1_2" or "inf"."""
     try:

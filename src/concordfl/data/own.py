@@ -6,25 +6,43 @@ Nothing is guessed: what does not fit is one error that names the file and the r
 """
 
 import hashlib
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from ..core import DataError, Key, SettingError
 from .arrays import Arrays, drop_colour
+from .columns import feature_names, unknown_categories
 from .csv_table import read_csv
 from .dataset import Dataset, Source
 from .files import FILE, FOLDER, kind_of, list_folder, reading
 from .labels import Labels, sort_classes
+from .own_tables import (
+    JoinedTables,
+    groups_of,
+    join_tables,
+    read_like,
+    read_tables,
+    require_numbers,
+)
+from .preprocessing import Preprocessing
+from .row_splits import parse_splits, parse_times
 from .text import listing, printable, quote
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 TABLE_ENDINGS = (".npz", ".csv")
 LABEL_KINDS = "biufUS"  # numpy's letters for truth values, numbers and text
+RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
+IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
+
+Pixels = Annotated[int, Ge(1), Le(10_000)]
+log = logging.getLogger(__name__)
 
 
 class Samples(NamedTuple):
@@ -37,7 +55,80 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Folder(Source):
+class OwnData(Source):
+    """What a user's own data have in common, in one table or in several files."""
+
+    has_clients: ClassVar[bool] = True
+
+    standardise: bool = True
+    label: str = "y"  # the column of labels
+    drop: tuple[str, ...] | None = None  # columns to leave out
+    # a column with a known group of every client, against which found groups are scored
+    group: str | None = None
+    split: str | None = None  # a column that says train, validation or test of every row
+    # a column of dates or numbers: each client's earliest rows train, its latest test
+    time: str | None = None
+    # where a relative path begins: the run file's folder, from Python the working folder
+    relative_to: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.split is not None and self.time is not None:
+            raise SettingError(
+                f"split and time must not both be given, got {quote(self.split)} and "
+                f"{quote(self.time)}"
+            )
+        seen: dict[str, str] = {}  # the setting by the column that it names
+        for setting, column in self._named_columns():
+            if column in seen:
+                raise SettingError(
+                    f"{seen[column]} must be another column than {setting}, got {quote(column)} "
+                    "for both"
+                )
+            seen[column] = setting
+
+    def _named_columns(self) -> list[tuple[str, str]]:
+        """Settings with the columns that they name, which are no features."""
+        roles = [(name, getattr(self, name)) for name in ("label", "group", "split", "time")]
+        named = [(name, column) for name, column in roles if column is not None]
+        return [*named, *(("drop", column) for column in self.drop or ())]
+
+    def _required(self) -> dict[str, str]:
+        """Columns that must be there, each with what a row must do in it."""
+        rules = {
+            self.group: "name its client's group",
+            self.split: "name its split",
+            self.time: "have a time",
+        }
+        return {column: rule for column, rule in rules.items() if column is not None}
+
+    def _place(self, given: str) -> Path:
+        return Path(self.relative_to or "", given)
+
+    def _elsewhere(self, given: str) -> str:
+        """The end of a message, where a path that is not found would be in the working folder."""
+        if self.relative_to is None or kind_of(Path(given)) is None:
+            return ""
+        return (
+            f": a path in a run file begins at the file's folder, {printable(self.relative_to)}, "
+            "not at the working folder, where there is one"
+        )
+
+    def _make_dataset(self, tables: JoinedTables, owners: np.ndarray, where: str) -> Dataset:
+        data = _dataset(tables.x, tables.labels, owners, feature_names(tables.columns))
+        cells = tables.cells
+        return data._replace(
+            columns=tables.columns,
+            ignored=tuple(column for name, column in self._named_columns() if name != "label"),
+            groups=groups_of(owners, cells[self.group], self.group, where) if self.group else {},
+            split=parse_splits(cells[self.split], self.split, where) if self.split else None,
+            time=parse_times(cells[self.time], self.time, where) if self.time else None,
+            notices=tables.notices,
+        )
+
+
+@dataclass(frozen=True)
+class Folder(OwnData):
     """`folder = "my-clients/"`: a .npz or .csv file per client, or per client a folder of class
     folders of images.
     """
@@ -46,14 +137,16 @@ class Folder(Source):
         "your own data: a folder with a .npz or .csv per client, or class folders of images per "
         "client"
     )
-    has_clients: ClassVar[bool] = True
 
-    standardise: bool = True
     folder: str = "."
-    label: str = "y"  # the label's column in .csv files
+    resize: tuple[Pixels, Pixels] | None = None  # images to this height and width
+
+    @property
+    def path(self) -> Path:
+        return self._place(self.folder)
 
     def fingerprint(self) -> str:
-        root = Path(self.folder)
+        root = self.path
         if kind_of(root) != FOLDER:
             return _digest({})
         with reading(root, "be a readable folder"):
@@ -61,9 +154,12 @@ class Folder(Source):
         return _digest({str(path.relative_to(root)): path for path in paths})
 
     def read(self, key: Key) -> Dataset:
-        root = Path(self.folder)
+        root = self.path
         if kind_of(root) != FOLDER:
-            raise DataError(f"data.folder must be a folder, got {quote(self.folder)}")
+            raise DataError(
+                f"data.folder must be a folder, got {quote(str(root))}"
+                f"{self._elsewhere(self.folder)}"
+            )
         paths = [
             path
             for path in list_folder(root)
@@ -74,77 +170,133 @@ class Folder(Source):
                 f"{printable(root)} must hold a .npz file, a .csv file or a folder per client, got "
                 "none"
             )
-        repeated = [name for name, count in Counter(map(_client_name, paths)).items() if count > 1]
+        names = [_client_name(path) for path in paths]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(
                 f"{printable(root)} must hold one file or folder per client, got several called "
                 f"{listing(repeated)}"
             )
-        return _join([_read_labelled(path, self.label) for path in paths])
+        if all(_is_csv(path) for path in paths):
+            return self._read_tables(paths, names)
+        return self._read_arrays(paths)
+
+    def _read_tables(self, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
+        tables = read_tables(paths, self.label, self._required(), self.drop or ())
+        for table, name in zip(tables, names, strict=True):
+            if not len(table.x):
+                raise DataError(f"client {quote(name)} must have at least one example, got none")
+        joined = join_tables(tables, [f"client {quote(name)}" for name in names])
+        owners = _repeat(names, [len(table.x) for table in tables])
+        return self._make_dataset(joined, owners, printable(self.path))
+
+    def _read_arrays(self, paths: Sequence[Path]) -> Dataset:
+        for setting, column in self._named_columns():
+            if setting != "label":
+                raise SettingError(
+                    f"data.{setting} must be about a folder of .csv files, got {quote(column)} "
+                    "for other files"
+                )
+        reader = ImageReader(self.resize)
+        data = _join([_read_labelled(path, self.label, reader) for path in paths])
+        return data._replace(resize=self.resize)
 
 
 @dataclass(frozen=True)
-class Table(Source):
+class Table(OwnData):
     """`table = "all.csv"`, `client = "hospital"`, `label = "y"`: one table, a column of which says
     whose each row is.
     """
 
     about: ClassVar[str] = "your own data: one .csv with a column that says whose each row is"
-    has_clients: ClassVar[bool] = True
 
-    standardise: bool = True
     table: str = ""
-    client: str = "client"
-    label: str = "y"
+    client: str = "client"  # the column that says whose each row is
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.client == self.label:
-            raise SettingError(
-                f"client must be another column than label, got {quote(self.client)} for both"
-            )
+    @property
+    def path(self) -> Path:
+        return self._place(self.table)
+
+    def _named_columns(self) -> list[tuple[str, str]]:
+        return [("client", self.client), *super()._named_columns()]
 
     def fingerprint(self) -> str:
-        path = Path(self.table)
+        path = self.path
         return _digest({path.name: path} if kind_of(path) == FILE else {})
 
     def read(self, key: Key) -> Dataset:
-        table = read_csv(
-            Path(self.table), self.label, self.client, required=(self.client, self.label)
-        )
+        elsewhere = self._elsewhere(self.table)
+        if kind_of(self.path) is None and elsewhere:
+            raise DataError(f"data.table must be a file, got {quote(str(self.path))}{elsewhere}")
+        required = {self.client: "name its client", **self._required()}
+        tables = read_tables([self.path], self.label, required, self.drop or ())
+        where = printable(self.path)
+        if not len(tables[0].x):
+            raise DataError(f"{where}: there must be at least one example, got none")
+        joined = join_tables(tables, [where])
         rows: dict[str, list[int]] = defaultdict(list)  # of each client
-        for row, client in enumerate(table.clients):
+        for row, client in enumerate(joined.cells[self.client].tolist()):
             rows[client].append(row)
-        if table.labels is None or not rows:
-            raise DataError(
-                f"{printable(self.table)}: there must be at least one example, got none"
-            )
         clients = sorted(rows)
         order = np.concatenate([rows[client] for client in clients])
         owners = _repeat(clients, [len(rows[client]) for client in clients])
-        labels = Labels(table.labels.names, table.labels.index[order])
-        return _dataset(table.x[order], labels, owners, table.features)
+        return self._make_dataset(joined.take(order), owners, where)
 
 
-def read_samples(path: Path, label: str = "y", client: str | None = None) -> Samples:
+class ImageReader:
+    """Reads images of one size, or brings them to it; says now and then how many it has read."""
+
+    def __init__(self, resize: tuple[int, int] | None = None) -> None:
+        self._resize = resize
+        self._count = 0
+
+    def read(self, path: Path) -> np.ndarray:
+        """(H, W, 3) bytes."""
+        from .datasets.formats import read_image
+
+        width_first = None if self._resize is None else (self._resize[1], self._resize[0])
+        image = read_image(path, "RGB", width_first)
+        self._count += 1
+        if self._count % IMAGES_PER_LINE == 0:
+            log.info("%s images read", f"{self._count:,}")
+        return image
+
+
+def read_samples(
+    path: Path, label: str = "y", client: str | None = None, like: Preprocessing | None = None
+) -> Samples:
     """Examples from a .npz file, a .csv file or a folder of class folders of images; of the files,
     labels may be missing.
 
-    `client` names a column that is no feature, where there is one.
+    `client` names a column that is no feature, where there is one. `like` is how a run read its
+    own data: columns are then matched by name, and images brought to the same size.
     """
     kind = kind_of(path)
     if kind is None:
         raise DataError(f"the client's data must exist, got {printable(path)}")
     name = _client_name(path)
     if kind == FOLDER:
-        return Samples(name, *_read_images(path))
-    if path.suffix.lower() == ".csv":
-        table = read_csv(path, label, client)
+        return Samples(name, *_read_images(path, ImageReader(like.resize if like else None)))
+    if not _is_csv(path):
+        return Samples(name, *_read_npz(path))
+    ignored = () if client is None else (client,)
+    if like is None or not like.features:
+        table = read_csv(path, label, ignored=ignored)
+        require_numbers(table)
         return Samples(name, table.x, table.labels, table.features)
-    return Samples(name, *_read_npz(path))
+    table, x = read_like(path, label, like.table_columns, (*ignored, *like.ignored))
+    for sentence in unknown_categories(like.table_columns, table):
+        log.warning(sentence)
+    return Samples(name, x, table.labels, like.features)
 
 
-def _read_labelled(path: Path, label: str) -> Samples:
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv" and kind_of(path) != FOLDER
+
+
+def _read_labelled(path: Path, label: str, images: ImageReader) -> Samples:
+    if kind_of(path) == FOLDER:
+        return Samples(_client_name(path), *_read_images(path, images))
     samples = read_samples(path, label)
     if samples.labels is None:
         rule = (
@@ -186,7 +338,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, Labels | None]:
     return x, _check_labels(arrays["y"], len(x), path) if "y" in arrays else None
 
 
-def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
+def _check_inputs(x: np.ndarray, path: Path | str) -> np.ndarray:
     """Images as bytes with channels, or rows of 32-bit floats."""
     from .datasets.formats import with_channels
 
@@ -208,7 +360,7 @@ def _check_inputs(x: np.ndarray, path: Path) -> np.ndarray:
     return rows
 
 
-def _check_labels(y: np.ndarray, count: int, path: Path) -> Labels:
+def _check_labels(y: np.ndarray, count: int, path: Path | str) -> Labels:
     where = printable(path)
     if y.ndim != 1:
         raise DataError(
@@ -227,10 +379,8 @@ def _check_labels(y: np.ndarray, count: int, path: Path) -> Labels:
     return labels
 
 
-def _read_images(folder: Path) -> tuple[np.ndarray, Labels]:
+def _read_images(folder: Path, reader: ImageReader) -> tuple[np.ndarray, Labels]:
     """Images (N, H, W, 3), labelled by the folder in which they lie."""
-    from .datasets.formats import read_image
-
     images: list[np.ndarray] = []
     labels: list[str] = []
     for class_folder in list_folder(folder):
@@ -240,12 +390,12 @@ def _read_images(folder: Path) -> tuple[np.ndarray, Labels]:
         for path in list_folder(class_folder):
             if path.suffix.lower() not in IMAGE_ENDINGS:
                 continue
-            images.append(read_image(path, "RGB"))
+            images.append(reader.read(path))
             labels.append(name)
             if images[-1].shape != images[0].shape:
                 raise DataError(
                     f"{printable(path)}: images must all be {images[0].shape[:2]} pixels, got "
-                    f"{images[-1].shape[:2]}"
+                    f"{images[-1].shape[:2]}: {RESIZE_ADVICE}"
                 )
     if not images:
         raise DataError(

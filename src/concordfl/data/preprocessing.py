@@ -1,6 +1,6 @@
 """Preprocessing: how a run reads examples, so that it can read a newcomer's like its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 
 from ..core import DataError, Examples, Scale
 from .arrays import Arrays, drop_colour, network_shape
+from .columns import Column, columns_from_record, feature_names, to_record
 from .labels import Labels
 from .standardise import Standard
 from .text import listing, printable, quote
@@ -26,6 +27,9 @@ class Preprocessing:
     classes: tuple[str, ...]  # by number
     features: tuple[str, ...] = ()  # where they have names
     standard: Standard | None = None
+    columns: tuple[Column, ...] = ()  # of a table, where some are categories
+    ignored: tuple[str, ...] = ()  # columns of a table that are no features
+    resize: tuple[int, int] | None = None  # height and width that images are brought to
 
     @classmethod
     def plain(cls, x: np.ndarray, num_classes: int) -> "Preprocessing":
@@ -38,15 +42,12 @@ class Preprocessing:
         """Of images that are standardised: kept as bytes, they are scaled where they are used."""
         return self.standard.scale() if self.standard and self.dtype == IMAGE_TYPE else None
 
-    # --- a newcomer's data ------------------------------------------------------------------------
+    @property
+    def table_columns(self) -> tuple[Column, ...]:
+        """The columns that a table must have, in the order of the features."""
+        return self.columns or tuple(Column(name) for name in self.features)
 
-    def check_features(self, features: Sequence[str], path: Path) -> None:
-        """Refuse columns that are not those of the run, where both have names."""
-        if self.features and features and tuple(features) != self.features:
-            raise DataError(
-                f"{printable(path)}: columns must be {listing(self.features)}, got "
-                f"{listing(features)}"
-            )
+    # --- a newcomer's data ------------------------------------------------------------------------
 
     def knows(self, labels: Labels) -> bool:
         """Whether all labels are classes of the run."""
@@ -105,6 +106,12 @@ class Preprocessing:
             record["features"] = list(self.features)
         if self.standard is not None:
             record["standardised"] = self.standard.to_record()
+        if self.columns:
+            record["columns"] = [to_record(column) for column in self.columns]
+        if self.ignored:
+            record["ignored"] = list(self.ignored)
+        if self.resize is not None:
+            record["resize"] = list(self.resize)
         return record
 
     @classmethod
@@ -120,6 +127,9 @@ class Preprocessing:
             standard=(
                 Standard.from_record(record["standardised"]) if "standardised" in record else None
             ),
+            columns=columns_from_record(record.get("columns", [])),
+            ignored=_checked_names(record.get("ignored", []), "ignored"),
+            resize=_checked_size(record["resize"]) if "resize" in record else None,
         )
         made._check_lengths()
         return made
@@ -129,6 +139,11 @@ class Preprocessing:
             raise DataError(
                 f"preprocessing.features must be {list(self.input_shape)} names, got "
                 f"{len(self.features)}"
+            )
+        if self.columns and feature_names(self.columns) != self.features:
+            raise DataError(
+                f"preprocessing.columns must give the features {listing(self.features)}, got "
+                f"{listing(feature_names(self.columns))}"
             )
         if self.standard is None:
             return
@@ -160,6 +175,13 @@ def _checked_shape(value: Any) -> tuple[int, ...]:
         return tuple(value)
     rule = "preprocessing.input_shape must be a list of whole numbers > 0"
     raise DataError(f"{rule}, got {quote(str(value))}")
+
+
+def _checked_size(value: Any) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2:
+        height, width = _checked_shape(value)
+        return height, width
+    raise DataError(f"preprocessing.resize must be two numbers, got {quote(str(value))}")
 
 
 def _checked_names(value: Any, key: str, at_least: int = 0) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ client.
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,12 +48,15 @@ class Standard(NamedTuple):
         )
 
     @classmethod
-    def from_clients(cls, parts: Iterable[Arrays]) -> "Standard":
+    def from_clients(cls, parts: Iterable[Arrays], names: Sequence[str] = ()) -> "Standard":
+        """Of rows of numbers; `names` are the features', for messages."""
         moments = functools.reduce(operator.add, (Moments.of(part) for part in parts))
         if not moments.present.all():
+            first = int(moments.present.argmin())
+            feature = quote(names[first]) if names else first
             raise DataError(
-                "every feature must have a value somewhere, got none for feature "
-                f"{int(moments.present.argmin())}"
+                "every feature must have a value in somebody's training examples, got none for "
+                f"feature {feature}"
             )
         mean = moments.total / moments.present
         variance = np.maximum(moments.squares / moments.present - mean**2, 0)

@@ -131,13 +131,12 @@ class FinishedRun:
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
-        samples = read_samples(
+        return read_samples(
             data,
             getattr(self.settings.data, "label", "y"),
             getattr(self.settings.data, "client", None),
+            like=self.preprocessing,
         )
-        self.preprocessing.check_features(samples.features, data)
-        return samples
 
 
 def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Progress:

@@ -1,8 +1,10 @@
 """Which executor a run takes, and why."""
 
 import os
+import pickle
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core import Client, SettingError
@@ -17,6 +19,7 @@ from .threads import one_thread
 
 MIN_SECONDS_FOR_WORKERS = 10.0  # of training: below, worker processes do not repay their start
 NUM_TRIAL_STEPS = 3
+OF_MAIN = "what is defined in a notebook or in the script itself"
 MAX_WINDOWS_WORKERS = 30  # Windows waits for at most 63 handles, two per worker
 
 
@@ -48,15 +51,23 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
         return Choice("serial", 1, "asked for")
     if plan.executor == "processes":
         _require_cpu(setup)
+        _require_sendable(setup)
         return Choice("processes", workers, "asked for")
     if device.type != "cpu":
         return Choice("serial", 1, f"device is {device}")
     if workers == 1:
         return Choice("serial", 1, "one core")
+    return _choose_by_work(setup, federation, plan, workers)
+
+
+def _choose_by_work(setup: Setup, federation: Federation, plan: Plan, workers: int) -> Choice:
     seconds = _estimate_seconds(setup, federation, plan)
     if seconds < MIN_SECONDS_FOR_WORKERS:
         reason = f"about {seconds:.1f} s of training, too short for worker processes"
         return Choice("serial", 1, reason)
+    obstacle = _obstacle(setup)
+    if obstacle is not None:
+        return Choice("serial", 1, f"worker processes cannot be sent {obstacle}")
     reason = f"about {seconds:.0f} s of training in one process, {workers} workers"
     return Choice("processes", workers, reason)
 
@@ -66,6 +77,30 @@ def _require_cpu(setup: Setup) -> None:
     if device.type != "cpu":
         rule = "run.executor must be 'serial' on a GPU"
         raise SettingError(f"{rule}, got 'processes' with device {device}")
+
+
+def _require_sendable(setup: Setup) -> None:
+    """Refuse what cannot reach a worker process. Those of a script can: it is run there again."""
+    obstacle = _obstacle(setup)
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    in_script = obstacle == OF_MAIN and script is not None and Path(script).is_file()
+    if obstacle is not None and not in_script:
+        raise SettingError(
+            f"run.executor must be 'serial' or 'auto' with {obstacle}, got 'processes': a module "
+            "of its own would do"
+        )
+
+
+def _obstacle(setup: Setup) -> str | None:
+    """What worker processes could not be sent, or only by running the user's script once more."""
+    for name, cargo in {"a method": setup.algorithm, "a model": setup.model}.items():
+        try:
+            packed = pickle.dumps(cargo)
+        except Exception:  # a user's class may fail in any way
+            return f"{name} that cannot be pickled"
+        if b"__main__" in packed:
+            return OF_MAIN
+    return None
 
 
 def _make_states(plan: Plan, folder: RunFolder | None) -> ClientStates:

@@ -1,6 +1,7 @@
 """The files of a run folder.
 
 config.toml                         the settings of the run
+examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
 executor.json                       how it is run: executor, workers, device
 records.jsonl                       a line per evaluated round
@@ -189,12 +190,19 @@ class RunFolder:
         self._lock = FileLock(path / ".lock")
 
     @classmethod
-    def create(cls, path: Path, config: str) -> "RunFolder":
-        """A new run in `path`, which must not hold anything yet. It is locked from the start."""
+    def create(
+        cls, path: Path, config: str, files: Mapping[str, bytes] | None = None
+    ) -> "RunFolder":
+        """A new run in `path`, which must not hold anything yet. It is locked from the start.
+
+        `files` are what the settings name, by name.
+        """
         _require_empty(path)  # before a lock file is laid into somebody's folder
         make_folder(path)
         with cls(path) as folder:
             _require_empty(path)  # nobody else has begun a run here in the meantime
+            for name, content in (files or {}).items():
+                write_atomically(path / name, content)
             write_atomically(path / "config.toml", _encode(config))
             folder._lock.acquire()  # a second time: it outlives this block
         return folder

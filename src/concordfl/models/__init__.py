@@ -10,11 +10,13 @@ from typing import Any
 from torch import nn
 
 from ..core import SettingError
-from ..core.own_code import check_name, find_function, names_own_code
+from ..core.own_code import check_name, find_function, names_own_code, refuse_given
 from ..core.settings import nearest, received
 from .cnn import cnn
 from .dense import linear, mlp
 from .femnist_cnn import femnist_cnn
+from .given import Given, further_builder, named, takes_nothing
+from .given import builder as given_builder
 from .lenet import lenet
 from .memory import require_memory
 from .mobilenet import mobilenet_v2
@@ -22,6 +24,16 @@ from .options import Factory, checked_copies, checked_options, named_options
 from .parts import widened
 from .resnet import resnet18, resnet50
 from .vgg import vgg9
+
+__all__ = [
+    "MODELS",
+    "Given",
+    "check",
+    "further_builder",
+    "given_builder",
+    "make_builder",
+    "named",
+]
 
 MODELS: dict[str, Factory] = {
     "cnn": cnn,
@@ -43,6 +55,7 @@ def check(name: str, options: Mapping[str, Any]) -> None:
     if not isinstance(name, str):
         raise SettingError(f"model.name must be a string, got {received(name)}")
     checked_copies(options)
+    refuse_given(name, "model")
     if names_own_code(name):
         check_name(name, "model.name")
     else:
@@ -78,7 +91,8 @@ def _build(
     options: dict[str, Any],
     copies: int,
 ) -> nn.Module:
-    modules = [factory(input_shape, num_classes, **options) for _ in range(copies)]
+    given = () if takes_nothing(factory) else (input_shape, num_classes)
+    modules = [factory(*given, **options) for _ in range(copies)]
     if not isinstance(modules[0], nn.Module):
         raise SettingError(
             f"model {name!r} must return a torch.nn.Module, got {type(modules[0]).__name__}"

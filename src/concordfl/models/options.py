@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from ..core.settings import ModelCount, check_keys, check_value
+from .given import takes_nothing
 
 # (input shape, number of classes, options) -> a new network
 Factory = Callable[..., nn.Module]
@@ -41,7 +42,8 @@ def named_options(factory: Factory, options: Mapping[str, Any]) -> dict[str, Any
     except ValueError:  # a function written in C may not say what it takes
         parameters = None
     if parameters is not None and not _takes_any(parameters):
-        check_keys(options, [*list(parameters)[2:], WIDTH_COPIES], "model")
+        first = 0 if takes_nothing(factory) else 2
+        check_keys(options, [*list(parameters)[first:], WIDTH_COPIES], "model")
     return {name: value for name, value in options.items() if name != WIDTH_COPIES}
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import InstanceOf
 
 from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Settings
-from ..core.settings import nearest
+from ..core.settings import nearest, received
 from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing, Standard
+from ..data.columns import indicators
 from .partition import Assignment, Iid, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
@@ -25,8 +26,8 @@ class Scenario(Settings):
     shifts: tuple[InstanceOf[Shift], ...] = ()
     # train, validation, test of every client
     split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)
-    # share of the clients that take no part in training and stand for new ones
-    hold_out: Fraction = 0.0
+    # share of the clients that take no part in training and stand for new ones, or their names
+    hold_out: Fraction | tuple[str, ...] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,6 +71,9 @@ def build_federation(
     assignment = _hold_out(
         scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
     )
+    set_aside = set(assignment.held_out)
+    rows = [rows for id, rows in assignment.indices.items() if id not in set_aside]
+    data = data.with_categories_of(np.concatenate(rows))
     shifts = _name_shifts(scenario.shifts)
     chosen = _choose_clients(sorted(assignment.indices), shifts, key.child("shifts"))
     groups = _true_groups(assignment, chosen, shifts)
@@ -85,13 +89,12 @@ def build_federation(
         held_out = _make_test_clients(data, shifts, concepts, key)
         test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
         groups |= {id: group for id, group in test_groups.items() if id in held_out}
-    set_aside = set(assignment.held_out)
     participants = {id: phases for id, phases in clients.items() if id not in set_aside}
     train = (participants[id][0].train for id in sorted(participants))
     preprocessing = _preprocessing(data, _fit_standard(data, train) if standardise else None)
     prepare = preprocessing.standardise
     starts = _starts(scenario.shifts)
-    return Federation.build(
+    federation = Federation.build(
         {id: phases[0].map(prepare) for id, phases in participants.items()},
         {id: splits.map(prepare) for id, splits in held_out.items()},
         data.num_classes,
@@ -106,11 +109,14 @@ def build_federation(
             if starts
         },
     )
+    return replace(federation, notices=data.notices)
 
 
 def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignment:
-    """The assignment, with a share of its participants held out as well."""
+    """The assignment, with more of its participants held out: a share, or those that are named."""
     ids = sorted(set(assignment.indices) - set(assignment.held_out))
+    if isinstance(scenario.hold_out, tuple):
+        return _hold_out_named(assignment, ids, scenario.hold_out)
     count = round(scenario.hold_out * len(ids))
     if count == 0:
         return assignment
@@ -124,20 +130,53 @@ def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignmen
     return assignment._replace(held_out=(*assignment.held_out, *more))
 
 
+def _hold_out_named(
+    assignment: Assignment, ids: Sequence[ClientId], names: Sequence[str]
+) -> Assignment:
+    for name in names:
+        if name not in assignment.indices:
+            raise SettingError(
+                f"scenario.hold_out must name clients, got {received(name)}{nearest(name, ids)}"
+            )
+    more = sorted(set(names) & set(ids))
+    if len(more) == len(ids):
+        raise SettingError(
+            f"scenario.hold_out must leave a client to train with, got all {len(ids)} of them"
+        )
+    return assignment._replace(held_out=(*assignment.held_out, *more))
+
+
 # --- standardisation ------------------------------------------------------------------------------
 
 
 def _fit_standard(data: Dataset, train: Iterable[Arrays]) -> Standard:
-    """Of all participants' training examples."""
+    """Of all participants' training examples; categories stay 0 and 1, so that a rare one is no
+    outlier and an unknown one is 0 everywhere.
+    """
     if data.train.x.dtype == np.uint8:
         return Standard.of_images(train)
-    return Standard.from_clients(train)
+    standard = Standard.from_clients(train, data.features)
+    if not data.columns:
+        return standard
+    categories = indicators(data.columns)
+    return Standard(
+        np.where(categories, 0.0, standard.mean), np.where(categories, 1.0, standard.deviation)
+    )
 
 
 def _preprocessing(data: Dataset, standard: Standard | None) -> Preprocessing:
     plain = Preprocessing.plain(data.train.x, data.num_classes)
     classes = data.classes or plain.classes
-    return replace(plain, classes=classes, features=data.features, standard=standard)
+    has_categories = any(column.categories is not None for column in data.columns)
+    return replace(
+        plain,
+        classes=classes,
+        features=data.features,
+        standard=standard,
+        columns=data.columns if has_categories else (),
+        ignored=data.ignored,
+        resize=data.resize,
+    )
 
 
 # --- which client gets which shift ----------------------------------------------------------------
@@ -249,13 +288,14 @@ def _make_client(
     """A client's splits, first as they are at the start and then from each training round on in
     which a shift begins.
     """
+    order, ends = _split_rows(data, indices, scenario.split, key.child("split", id))
     phases = []
     for start in (0, *_starts(scenario.shifts)):
         arrays = data.train.take(indices)
         for each in chosen:
             if each.is_active(start):
                 arrays = each.shift.apply(arrays, data.num_classes, *each.keys(key, id))
-        phases.append(_split(arrays, scenario.split, key.child("split", id)))
+        phases.append(_split(arrays, order, ends))
     return phases
 
 
@@ -264,14 +304,28 @@ def _starts(shifts: Sequence[Shift]) -> list[int]:
     return sorted({shift.from_round for shift in shifts if shift.from_round is not None})
 
 
-def _split(arrays: Arrays, shares: tuple[float, float, float], key: Key) -> ArraySplits:
-    """Validation and test are rounded down, so that even a single example is there to train on."""
-    size = len(arrays.y)
+def _split_rows(
+    data: Dataset, indices: np.ndarray, shares: tuple[float, float, float], key: Key
+) -> tuple[np.ndarray, list[int]]:
+    """The order in which a client's rows go to train, validation and test, and where the first two
+    end. Validation and test are rounded down, so that even a single example is there to train on.
+    """
+    size = len(indices)
+    if data.split is not None:
+        split = data.split[indices]
+        ends = np.searchsorted(np.sort(split), (1, 2)).tolist()
+        return np.argsort(split, kind="stable"), ends
     validation, test = int(size * shares[1] + 1e-9), int(size * shares[2] + 1e-9)
-    order = key.numpy().permutation(size)
     train_end = size - validation - test
-    cuts = np.split(order, [train_end, train_end + validation])
-    return ArraySplits(*(arrays.take(cut) for cut in cuts))
+    if data.time is not None:
+        order = np.argsort(data.time[indices], kind="stable")
+    else:
+        order = key.numpy().permutation(size)
+    return order, [train_end, train_end + validation]
+
+
+def _split(arrays: Arrays, order: np.ndarray, ends: Sequence[int]) -> ArraySplits:
+    return ArraySplits(*(arrays.take(cut) for cut in np.split(order, ends)))
 
 
 def _test_client_id(concept: str) -> ClientId:

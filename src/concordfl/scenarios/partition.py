@@ -102,7 +102,7 @@ class Natural(Partition):
             )
         indices = _group_by_owner(data.owners)
         if clients is None:
-            return Assignment(indices)
+            return Assignment(indices, dict(data.groups))
         if clients > len(indices):
             raise DataError(
                 f"scenario.clients must be <= {len(indices)}, the owners in these data, got "
@@ -110,7 +110,8 @@ class Natural(Partition):
             )
         ids = list(indices)
         drawn = key.numpy().permutation(len(ids))[:clients].tolist()
-        return Assignment({ids[number]: indices[ids[number]] for number in sorted(drawn)})
+        chosen = {ids[number]: indices[ids[number]] for number in sorted(drawn)}
+        return Assignment(chosen, {id: data.groups[id] for id in chosen if id in data.groups})
 
 
 @dataclass(frozen=True)

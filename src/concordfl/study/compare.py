@@ -101,8 +101,8 @@ def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) ->
     """The run in `folder`, begun or taken up again."""
     if (folder / "config.toml").exists():
         _require_same(settings, folder)
-        return runner.resume(folder, observe=observe, trust=True)
-    return runner.run(settings, out=folder, observe=observe)
+        return runner.resume(folder, on_round=observe, trust=True)
+    return runner.run(settings, out=folder, on_round=observe)
 
 
 def _require_same(settings: Config, folder: Path) -> None:

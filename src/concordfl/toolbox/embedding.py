@@ -7,6 +7,7 @@ without arguments that returns the module.
 """
 
 import contextlib
+import copy
 import importlib.util
 import io
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.client import Client, Examples
+from ..core.client import Client, Examples, Scale
 from ..core.errors import SettingError
 from ..core.own_code import check_name, find_function, names_own_code
 from ..core.random import Key
@@ -88,6 +89,24 @@ def features(client: Client, name: str, examples: Examples) -> Tensor:
         f"features of {name}", lambda: _encoded(encoder(name), examples)
     )
     return cached.double()
+
+
+class Embedding(nn.Module):
+    """`features` of one embedding as a module of a network's inputs, which may be standardised
+    images: an encoder sees them as they were.
+    """
+
+    def __init__(self, name: str, scale: Scale | None) -> None:
+        super().__init__()
+        self.encoder = None if name in PLAIN else copy.deepcopy(encoder(name))
+        self.mean = nn.Buffer(torch.zeros(1) if scale is None else scale.mean)
+        self.deviation = nn.Buffer(torch.ones(1) if scale is None else scale.deviation)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.encoder is None:
+            return inputs.flatten(1).double()
+        features: Tensor = self.encoder(inputs * self.deviation + self.mean)
+        return features.flatten(1).double()
 
 
 @cache

@@ -9,7 +9,7 @@ import math
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import tree
 
@@ -60,6 +60,32 @@ def log_density(gaussians: Gaussians, x: Tensor) -> Tensor:
         dimensions * math.log(2 * math.pi) + log_determinants + distances
     )
     return log_densities
+
+
+class LogDensity(nn.Module):
+    """`log_density` of Gaussians that stand still, as a module of x (N, D): their factors are
+    inverted once.
+    """
+
+    def __init__(self, gaussians: Gaussians) -> None:
+        super().__init__()
+        means, covariances = gaussians
+        self.means, self.full = nn.Buffer(means), covariances.ndim == 3
+        if self.full:
+            factors = torch.linalg.cholesky(covariances)
+            identity = torch.eye(means.shape[1], dtype=means.dtype).expand_as(factors)
+            inverse = torch.linalg.solve_triangular(factors, identity, upper=False)
+            self.whitening = nn.Buffer(inverse.mT.contiguous())  # (M, D, D)
+        else:
+            variances = covariances if covariances.ndim == 2 else covariances[:, None]
+            self.whitening = nn.Buffer(variances.expand_as(means).rsqrt()[:, None])  # (M, 1, D)
+        at_mean = log_density(gaussians._replace(means=torch.zeros_like(means)), means[:1] * 0)
+        self.at_mean = nn.Buffer(at_mean[0])  # (M,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        away = x[None] - self.means[:, None]  # (M, N, D)
+        white = away @ self.whitening if self.full else away * self.whitening
+        return (self.at_mean[:, None] - 0.5 * white.square().sum(2)).T
 
 
 def statistics(
@@ -149,6 +175,18 @@ class Frame(NamedTuple):
     axes: Tensor | None  # (F, D)
 
     def project(self, x: Tensor) -> Tensor:
+        return x if self.axes is None else (x - self.mean) @ self.axes
+
+
+class Projection(nn.Module):
+    """A frame as a module of x (N, F)."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(frame.mean)
+        self.axes = None if frame.axes is None else nn.Buffer(frame.axes)
+
+    def forward(self, x: Tensor) -> Tensor:
         return x if self.axes is None else (x - self.mean) @ self.axes
 
 

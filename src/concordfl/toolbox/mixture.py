@@ -4,11 +4,11 @@ Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) 
 (K) are doubles.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.client import Client, Examples, ModelId
 from ..core.model import Params
@@ -60,6 +60,23 @@ def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -
     """
     each = [client.probabilities(params, examples).double() for params in models.values()]
     return (torch.stack(each, dim=-1) * omega).sum(-1)
+
+
+class Mixture(nn.Module):
+    """`predict` with weights ω (K,) as a module: K predicting networks and their weights."""
+
+    def __init__(self, networks: Iterable[nn.Module], weights: Tensor) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.weights = nn.Buffer(weights.double())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        each = [network(inputs).double() for network in self.networks]
+        return (torch.stack(each, dim=-1) * self.weights).sum(-1)
+
+
+def module(client: Client, models: Models, omega: Tensor) -> Mixture:
+    return Mixture(map(client.module, models.values()), omega)
 
 
 def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, Tensor]:

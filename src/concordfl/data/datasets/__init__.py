@@ -1,6 +1,7 @@
 """Data sets by name."""
 
 from ..dataset import Source
+from ..memory import Memory
 from ..own import Folder, Table
 from .cifar import Cifar10, Cifar100
 from .digit_domains import DigitDomains
@@ -18,7 +19,7 @@ from .usps import Usps
 
 DEFAULT_DATASET = "digits"
 # a user's own data need no name: the key in `[data]` that says where they are is their name
-OWN_DATA = ("folder", "table")
+OWN_DATA = ("folder", "table", "memory")
 
 DATASETS: dict[str, type[Source]] = {
     "cifar10": Cifar10,
@@ -29,6 +30,7 @@ DATASETS: dict[str, type[Source]] = {
     "femnist": Femnist,
     "folder": Folder,
     "heart-disease": HeartDisease,
+    "memory": Memory,
     "mnist": Mnist,
     "mnist-m": MnistM,
     "svhn": Svhn,

@@ -1,0 +1,184 @@
+"""Clients' examples as Python has them: arrays and labels, data frames, torch's data sets."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import TensorDataset
+
+from ..core import DataError
+from .files import reading
+from .labels import Labels
+from .memory import Given
+from .own import Samples, _check_inputs, _check_labels, _require_text
+from .text import listing, quote
+
+
+def gather(clients: object, client: str | None = None, label: str | None = None) -> Given:
+    """The examples of every client, checked; `client` and `label` are columns of a data frame."""
+    if _is_frame(clients):
+        return _of_frame(clients, client or "client", label or "y")
+    if client is not None or label is not None:
+        raise DataError("client and label must be columns of a data frame, got clients without")
+    if not isinstance(clients, Mapping):
+        raise DataError(
+            "clients must be a dict of examples by client, or a data frame, got "
+            f"{type(clients).__name__}"
+        )
+    if not clients:
+        raise DataError("clients must be at least one, got none")
+    named = {_client_name(name): given for name, given in clients.items()}
+    if len(named) < len(clients):
+        raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
+    return Given(tuple(_samples(name, named[name]) for name in sorted(named)))
+
+
+def _samples(client: str, given: object) -> Samples:
+    where = f"client {quote(client)}"
+    if isinstance(given, TorchDataset):
+        given = _of_torch(given, where)
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise DataError(
+            f"{where}: examples must be a pair (x, y) or a torch Dataset, got "
+            f"{type(given).__name__}"
+        )
+    x, y = given
+    features = tuple(str(name) for name in x.columns) if _is_frame(x) else ()
+    inputs = _check_inputs(_to_array(x, where), where)
+    if not len(inputs):
+        raise DataError(f"{where} must have at least one example, got none")
+    return Samples(client, inputs, _to_labels(y, len(inputs), where), features)
+
+
+def _client_name(name: object) -> str:
+    """Clients may be called by words or by whole numbers."""
+    if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
+        raise DataError(f"a client's name must be text or a whole number, got {quote(repr(name))}")
+    return _require_text(str(name), "a client's name")
+
+
+# --- data frames, which need not be pandas' -------------------------------------------------------
+
+
+def _is_frame(given: object) -> bool:
+    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+
+
+def _of_frame(frame: Any, client: str, label: str) -> Given:
+    columns = list(frame.columns)
+    if len({*map(str, columns)}) < len(columns):
+        raise DataError(f"columns must have different names, got {listing(map(str, columns))}")
+    for column in (client, label):
+        if column not in columns:
+            raise DataError(
+                f"the data frame must have a column called {quote(column)}, got "
+                f"{listing(map(str, columns))}"
+            )
+    features = [column for column in columns if column not in (client, label)]
+    if client == label or not features:
+        raise DataError(
+            f"the data frame must have a column of features beside {quote(client)} and "
+            f"{quote(label)}, got {listing(map(str, columns))}"
+        )
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(frame[client].to_numpy().tolist()):
+        rows.setdefault(_owner(name, row, client), []).append(row)
+    x = _to_array(frame[features], "the data frame")
+    inputs = _check_inputs(x, "the data frame")
+    labels = _to_labels(frame[label], len(inputs), "the data frame")
+    names = tuple(str(name) for name in features)
+    return Given(
+        tuple(
+            Samples(
+                owner, inputs[rows[owner]], Labels(labels.names, labels.index[rows[owner]]), names
+            )
+            for owner in sorted(rows)
+        )
+    )
+
+
+def _owner(name: object, row: int, column: str) -> str:
+    if isinstance(name, float) and name.is_integer():  # whole numbers beside missing ones
+        name = int(name)
+    if name is None or isinstance(name, float):
+        raise DataError(
+            f"row {row}: every row must name its client in column {quote(column)}, got {name}"
+        )
+    return _client_name(name)
+
+
+# --- torch's data sets ----------------------------------------------------------------------------
+
+
+def _of_torch(data: TorchDataset[Any], where: str) -> tuple[object, object]:
+    """Read once: (x, y) of all examples."""
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return data.tensors[0], data.tensors[1]
+    inputs, labels = [], []
+    for item in _items(data):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(
+                f"{where}: a data set's examples must be pairs (x, y), got {type(item).__name__}"
+            )
+        value = item[0][None] if isinstance(item[0], torch.Tensor) else np.asarray(item[0])[None]
+        inputs.append(_to_array(value, where))
+        labels.append(item[1].item() if hasattr(item[1], "item") else item[1])
+    shapes = {one.shape[1:] for one in inputs}
+    if len(shapes) != 1:
+        raise DataError(
+            f"{where}: examples must have one shape, got {listing(map(str, sorted(shapes)))}"
+        )
+    return np.concatenate(inputs), labels
+
+
+def _items(data: Any) -> Iterable[Any]:
+    return (data[index] for index in range(len(data))) if hasattr(data, "__len__") else data
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def _to_array(given: Any, where: str) -> np.ndarray:
+    """As numpy has it; torch's images, which have their channels first, as ours."""
+    try:
+        if isinstance(given, torch.Tensor):
+            values = given.detach().cpu()
+            values = values.float() if values.dtype == torch.bfloat16 else values
+            return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
+        if _is_frame(given):
+            return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(given)
+    except (TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
+
+
+def _to_labels(given: Any, count: int, where: str) -> Labels:
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu().numpy()
+    values = given.to_numpy() if hasattr(given, "to_numpy") else given
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return _check_labels(values, count, where)
+    listed = [one.item() if isinstance(one, np.generic) else one for one in _listed(values)]
+    if len(listed) != count:
+        raise DataError(f"{where}: x and y must be equally long, got {count} and {len(listed)}")
+    for one in listed:
+        if not isinstance(one, (str, bytes, int, float)):
+            raise DataError(f"{where}: labels must be numbers or text, got {quote(repr(one))}")
+        if isinstance(one, float) and not math.isfinite(one):
+            raise DataError(f"{where}: labels must be finite, got NaN or infinity")
+    with reading(where, "have labels that are UTF-8 text"):
+        labels = Labels.of(listed)
+    for name in labels.names:
+        _require_text(name, f"{where}: every label")
+    return labels
+
+
+def _listed(values: Any) -> list[Any]:
+    """One after the other: an array of numbers would turn whole numbers beside others into text."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        return [values]
+    return list(values)

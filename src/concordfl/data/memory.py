@@ -1,0 +1,136 @@
+"""A user's own data from memory: clients' examples given in Python, checked like those in files.
+
+A run with a folder keeps them there in one file of plain arrays, so that it can be taken up again
+like any other.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import InstanceOf
+
+from ..core import DataError, Key, SettingError
+from .dataset import Dataset, Source
+from .files import reading
+from .labels import Labels
+from .own import Samples, _join
+from .text import printable
+
+FORMAT = 1  # of the file
+FILE_NAME = "examples.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What was given in Python, by client in the order of their names."""
+
+    parts: tuple[Samples, ...]
+
+    def digest(self) -> str:
+        """sha256 of all of it."""
+        total = hashlib.sha256(json.dumps(_header(self.parts)).encode())
+        for array in _arrays(self.parts):
+            total.update(f"{array.dtype.str} {array.shape}\n".encode())
+            total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return total.hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """As an .npz file that `read_given` reads back."""
+        header = np.frombuffer(json.dumps(_header(self.parts)).encode(), np.uint8)
+        x, y = _arrays(self.parts)
+        file = io.BytesIO()
+        np.savez(file, header=header, x=x, y=y)
+        return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Memory(Source):
+    """Examples given in Python; `memory` is the file in which a run's folder keeps them."""
+
+    about: ClassVar[str] = (
+        "your own data, given in Python: `cf.run(clients=...)`; a run's folder keeps them in a file"
+    )
+    has_clients: ClassVar[bool] = True
+
+    standardise: bool = True
+    memory: str = ""  # the file, where the examples are not given
+    given: InstanceOf[Given] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.given is None and not self.memory:
+            raise SettingError("memory must name a file where no examples are given, got none")
+
+    def to_table(self) -> dict[str, Any]:
+        table = super().to_table()
+        table.pop("given", None)  # which no run file can hold
+        return table
+
+    def fingerprint(self) -> str:
+        return self._examples().digest()
+
+    def read(self, key: Key) -> Dataset:
+        return _join(self._examples().parts)
+
+    def _examples(self) -> Given:
+        return self.given if self.given is not None else read_given(Path(self.memory))
+
+
+def read_given(path: Path) -> Given:
+    """What `Given.to_bytes` wrote; anything else is refused."""
+    from .datasets.formats import read_npz
+
+    header, x, y = read_npz(path, "header", "x", "y")
+    with reading(path, "be a file that a run keeps its examples in"):
+        facts = json.loads(header.tobytes())
+        names, features = ([*map(_text, facts[key])] for key in ("classes", "features"))
+        clients = [(_text(name), int(size)) for name, size in facts["clients"]]
+        number = facts["format"]
+        sizes = [size for _, size in clients]
+        fits = len(x) == len(y) == sum(sizes) and min(sizes) > 0 and y.ndim == 1 < x.ndim
+        if number != FORMAT or not fits or y.dtype != np.int64 or x.dtype.kind not in "fu":
+            raise ValueError("its arrays must be as its header says, got others")
+        if len(y) and not (y.min() >= 0 and y.max() < len(names)):
+            raise ValueError("its labels must be among its classes, got others")
+    ends = np.cumsum(sizes)[:-1]
+    return Given(
+        tuple(
+            Samples(client, part, Labels(tuple(names), index), tuple(features))
+            for (client, _), part, index in zip(
+                clients, np.split(x, ends), np.split(y, ends), strict=True
+            )
+        )
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"names must be text, got {printable(value)}")
+    return value
+
+
+def _header(parts: Sequence[Samples]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "clients": [(part.client, len(part.x)) for part in parts],
+        "classes": _labels(parts).names,
+        "features": parts[0].features,
+    }
+
+
+def _arrays(parts: Sequence[Samples]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([part.x for part in parts]), _labels(parts).index
+
+
+def _labels(parts: Sequence[Samples]) -> Labels:
+    """Of all clients; parts without labels never come here."""
+    known = [part.labels for part in parts if part.labels is not None]
+    if len(known) < len(parts):
+        raise DataError("every client must have labels, got one without")
+    return Labels.join(known)

@@ -1,0 +1,124 @@
+"""What `run` and its relatives may be given in Python, as a configuration."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from . import config as configuration
+from .config import COMPARED, SECTIONS, Config, ModelChoice
+from .core import Algorithm, SettingError
+from .core.settings import nearest, received
+
+Source = str | Path | Mapping[str, Any] | Config
+AlgorithmLike = Algorithm | str | Mapping[str, Any]
+ModelLike = nn.Module | Callable[..., nn.Module] | str | Mapping[str, Any]
+
+# settings that are given so often that they need no section
+SHORTCUTS = {
+    "rounds": "run",
+    "seed": "run",
+    "lr": "training",
+    "epochs": "training",
+    "batch_size": "training",
+}
+# what else `run` is given by name
+OTHERS = ("algorithm", "client", "clients", "label", "model", "on_round", "out")
+
+
+def load_config(
+    source: Source | None = None,
+    *,
+    clients: object = None,
+    client: str | None = None,
+    label: str | None = None,
+    model: ModelLike | None = None,
+    algorithm: AlgorithmLike | None = None,
+    **settings: Any,
+) -> Config:
+    """From a run file, a dict of sections or a complete configuration, and what is given by name:
+    sections as dicts, single settings of SHORTCUTS, and objects.
+
+    Objects stand for their sections; `data` then has the further settings of `clients`.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(source, Config):
+        _refuse_more(given, clients, model, algorithm)
+        return source
+    table = _table_of(source)
+    sections = _sections(given)
+    objects: dict[str, Any] = {}
+    for name, value in (("model", model), ("algorithm", algorithm)):
+        if isinstance(value, (str, Mapping)):
+            sections[name] = {"name": value} if isinstance(value, str) else value
+        elif value is not None:
+            objects[name] = _object(name, value)
+            table.pop(name, None)
+    if "algorithm" in objects:
+        table.pop(COMPARED, None)  # which may be about the method that is now another one
+    if clients is not None:
+        objects["data"] = _memory(clients, client, label, sections.pop("data", {}))
+        table.pop("data", None)
+    elif client is not None or label is not None:
+        raise SettingError("client and label must be columns of `clients`, got no clients")
+    for name, section in sections.items():
+        table[name] = {**table.get(name, {}), **section}
+    return Config.from_table(table, **objects)
+
+
+def _refuse_more(given: Mapping[str, Any], *objects: object) -> None:
+    if given or any(one is not None for one in objects):
+        raise SettingError(
+            "a Config is complete and must be given alone, got further settings beside it"
+        )
+
+
+def _table_of(source: Source | None) -> dict[str, Any]:
+    if source is None or isinstance(source, Mapping):
+        return dict(source or {})
+    if not isinstance(source, (str, Path)):
+        raise SettingError(
+            f"a run must be a file, a dict of sections or settings by name, got {received(source)}"
+        )
+    return configuration.read_table(Path(source))
+
+
+def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections and shortcuts by section; a setting must not be given twice."""
+    known = {*SECTIONS, *SHORTCUTS, *OTHERS}
+    sections: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise SettingError(f"unknown keyword {received(name)}{nearest(name, known)}")
+        if name in SECTIONS:
+            if not isinstance(value, Mapping):
+                raise SettingError(f"{name} must be a dict of settings, got {received(value)}")
+            sections[name] = dict(value)
+    for name, section in SHORTCUTS.items():
+        if name in given:
+            if name in sections.get(section, {}):
+                raise SettingError(
+                    f"{name} must be given once, got it by name and in {section}={{...}}"
+                )
+            sections.setdefault(section, {})[name] = given[name]
+    return sections
+
+
+def _object(name: str, value: object) -> Any:
+    if name == "model":
+        return ModelChoice.of(value)
+    if isinstance(value, type) and issubclass(value, Algorithm):
+        raise SettingError(f"algorithm must be an object, got the class {value.__name__}: call it")
+    if not isinstance(value, Algorithm):
+        raise SettingError(
+            f"algorithm must be a name, a table or an Algorithm, got {received(value)}"
+        )
+    return value
+
+
+def _memory(clients: object, client: str | None, label: str | None, options: Any) -> Any:
+    from .data.gather import gather
+    from .data.memory import Memory
+
+    return Memory.from_table({**options, "given": gather(clients, client, label)}, "data")
