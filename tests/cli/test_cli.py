@@ -71,7 +71,7 @@ def test_run_and_resume(folder):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("fedprox: round 2/4  local ")
+    assert lines[0].startswith("fedprox: round 2/4  participants ")
     assert "fedprox, seed 3" in done.stdout
     assert "Results are in out" in done.stdout
     assert 'name = "fedprox"' in (folder / "out/config.toml").read_text()
