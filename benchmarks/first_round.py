@@ -18,7 +18,7 @@ def mark(name):
     marks.append((name, time.time()))
 import torch
 mark("import torch")
-from concordfl import runner
+from concordfl import assemble, runner
 from concordfl.cli import app
 from concordfl.engine.choice import choose
 from concordfl.engine.experiment import Experiment
@@ -26,16 +26,16 @@ from concordfl.engine.roster import Roster
 mark("import the rest")
 settings = runner.load_config("experiments/demo.toml", run={"executor": EXECUTOR})
 mark("read and check the run file")
-federation = runner.make_federation(settings)
+federation = assemble.make_federation(settings)
 mark("load data, make clients")
-model = runner.make_model(settings, federation)
+model = assemble.make_model(settings, federation)
 mark("build the model")
-setup = runner.make_setup(settings, model, federation.num_classes)
+setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
 choice = choose(setup, federation, settings.run)
 mark("choose the executor")
 with closing(choice.make(setup, federation, settings.run, None)) as executor:
     mark("start the executor")
-    roster = Roster.from_federation(federation, model)
+    roster = Roster.from_federation(federation, setup)
     experiment = Experiment(setup, roster, settings.run, executor)
     progress = experiment.start()
     experiment.play(experiment.turns[0], progress)

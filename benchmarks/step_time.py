@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from concordfl import runner
+from concordfl import assemble
 from concordfl.config import Config
 from concordfl.data import Federation
 from concordfl.engine.choice import Choice
@@ -109,10 +109,10 @@ def engine_rounds(
     settings: Config, federation: Federation, executor_name: str
 ) -> tuple[Callable[[], None], Executor]:
     """A function that plays one more round of the real engine, without evaluation and files."""
-    model = runner.make_model(settings, federation)
-    setup = runner.make_setup(settings, model, federation.num_classes)
+    model = assemble.make_model(settings, federation)
+    setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
     executor = Choice(executor_name, 2, "timed").make(setup, federation, settings.run, None)
-    roster = Roster.from_federation(federation, model)
+    roster = Roster.from_federation(federation, setup)
     experiment = Experiment(setup, roster, settings.run, executor)
     progress = experiment.start()
     turns = iter(experiment.turns)
@@ -125,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     settings = Config.from_table(SETTINGS)
-    federation = runner.make_federation(settings)
+    federation = assemble.make_federation(settings)
     clients = [
         (part.inputs(), part.y.clone())
         for part in (federation.splits(id).train for id in federation.participants)

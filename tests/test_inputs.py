@@ -263,7 +263,7 @@ def choose(model, **run):
     config = load_config(clients=CLIENTS, model=model, run=run)
     federation = runner.make_federation(config)
     network = runner.make_model(config, federation)
-    setup = runner.make_setup(config, network, federation.num_classes)
+    setup = runner.make_setup(config, network, runner.make_objective(federation))
     return choice.choose(setup, federation, config.run)
 
 

@@ -95,7 +95,7 @@ def choose(**run):
     settings = runner.load_config(QUICK, run=run)
     federation = runner.make_federation(settings)
     model = runner.make_model(settings, federation)
-    setup = runner.make_setup(settings, model, federation.num_classes)
+    setup = runner.make_setup(settings, model, runner.make_objective(federation))
     return choice.choose(setup, federation, settings.run)
 
 
@@ -165,3 +165,17 @@ def test_a_run_is_resumed_with_the_executor_it_began_with(tmp_path, monkeypatch)
 def test_bad_models_are_refused_in_words(model):
     with pytest.raises(cf.SettingError, match="^model"):
         cf.run(QUICK, model=model)
+
+
+def test_a_start_that_failed_may_be_made_again_in_its_folder(tmp_path):
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites/a.csv").write_text("x,y\n1,0\n")
+    sections = {
+        "data": {"folder": str(tmp_path / "sites")},
+        "run": {"rounds": 1, "executor": "serial"},
+    }
+    with pytest.raises(cf.DataError, match="at least two values"):
+        cf.run(**sections, out=tmp_path / "run")
+    rows = [f"{number},{number % 2}" for number in range(20)]
+    (tmp_path / "sites/a.csv").write_text("\n".join(["x,y", *rows]))
+    assert cf.run(**sections, out=tmp_path / "run").summary["rounds"] == 1

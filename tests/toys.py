@@ -29,7 +29,7 @@ from concordfl import (
     tree,
 )
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Settings
+from concordfl.core import Classification, Settings
 from concordfl.data import Arrays, Federation
 from concordfl.engine.client_states import DiskStates, MemoryStates
 from concordfl.engine.executors import Executor, Processes, Serial
@@ -128,7 +128,7 @@ def make_setup(
         algorithm,
         model,
         training,
-        data.num_classes,
+        Classification(data.num_classes),
         plan.seed,
         Aggregation() if aggregation is None else aggregation,
         plan.on_error,
@@ -153,7 +153,7 @@ def experiment(
     plan = Plan(rounds=4, evaluate_every=2, noise_seed=0) if plan is None else plan
     setup = make_setup(algorithm, data, plan, training, network, aggregation)
     made = make_executor(executor, setup, data, plan, folder, workers)
-    experiment = Experiment(setup, Roster.from_federation(data, setup.model), plan, made, folder)
+    experiment = Experiment(setup, Roster.from_federation(data, setup), plan, made, folder)
     experiment.federation = data  # for the tests: the experiment itself never sees it
     return experiment
 
@@ -192,7 +192,7 @@ def client(
     return Client(
         "a",
         examples,
-        num_classes=classes,
+        objective=Classification(classes),
         model=model,
         training=training,
         **{"seed": 0, "round": 0} | more,

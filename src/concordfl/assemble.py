@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from .config import Config
-from .core import Key, Model, SettingError
+from .core import Classification, Key, Model, Objective, SettingError
 from .data import Federation
 from .engine.setup import Setup
 from .scenarios import build_federation
@@ -20,11 +20,17 @@ def make_federation(settings: Config) -> Federation:
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
+def make_objective(federation: Federation) -> Objective:
+    """What the run is to learn."""
+    return Classification(federation.num_classes)
+
+
 def make_model(settings: Config, federation: Federation) -> Model:
-    """The network with the method's additions, after a look whether its output fits the labels."""
+    """The network with the method's additions, after a look whether its output fits the targets."""
+    objective = make_objective(federation)
     example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
     try:
-        model = model_from(settings, federation.input_shape, federation.num_classes)
+        model = model_from(settings, federation.input_shape, objective)
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -32,29 +38,29 @@ def make_model(settings: Config, federation: Federation) -> Model:
             f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
             f"{reason}"
         ) from None
-    if outputs.shape != (1, federation.num_classes):
-        rule = f"must give {federation.num_classes} outputs, one per class"
+    if outputs.shape != (1, objective.num_outputs):
+        rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
         raise SettingError(f"model {settings.model.name!r} {rule}, got {tuple(outputs.shape[1:])}")
     return model
 
 
-def model_from(settings: Config, input_shape: tuple[int, ...], num_classes: int) -> Model:
-    build = settings.model.builder(input_shape, num_classes)
+def model_from(settings: Config, input_shape: tuple[int, ...], objective: Objective) -> Model:
+    build = settings.model.builder(input_shape, objective.num_outputs)
     return Model(
         build,
-        partial(settings.algorithm.network, num_classes=num_classes),
+        partial(settings.algorithm.network, num_classes=objective.num_outputs),
         _device(settings.run.device),
         settings.model.further_builder(),
     )
 
 
-def make_setup(settings: Config, model: Model, num_classes: int) -> Setup:
+def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:
     """What every node of the run is configured with."""
     return Setup(
         settings.algorithm,
         model,
         settings.training,
-        num_classes,
+        objective,
         settings.run.seed,
         settings.aggregation,
         settings.run.on_error,

@@ -6,7 +6,7 @@ value.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from .core.own_code import find_function, name_of_object, names_own_code, refuse
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
+from .data.own import OWN_FILES, OwnData
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
@@ -33,6 +34,8 @@ DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
 # sections of which a method may have settings of its own, as `[algorithm.training]` or
 # `[compare.NAME.training]`; these go before those of the section itself
 OWN_SECTIONS = ("training", "aggregation")
+# where relative paths begin: put into a table when it is read from a file
+RELATIVE_TO = "relative_to"
 MAX_FILE_BYTES = 10**7
 MAX_NESTING = 20  # levels of tables and lists
 # What tomllib raises beyond its own error: numbers of too many digits, impossible dates (both
@@ -94,7 +97,7 @@ class Config:
     ) -> "Config":
         """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
-        table = _without_format(table)
+        table = _with_relative_paths(_without_format(table))
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
@@ -248,6 +251,24 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
+def _with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with the place at which its relative paths begin in [data], unless one is there."""
+    rest = {key: value for key, value in table.items() if key != RELATIVE_TO}
+    data, place = rest.get("data"), table.get(RELATIVE_TO)
+    if place is None or not isinstance(data, Mapping):
+        return rest
+    if data.get("name") not in OWN_FILES and not any(key in data for key in OWN_FILES):
+        return rest
+    return {**rest, "data": {RELATIVE_TO: place, **data}}
+
+
+def with_fixed_paths(settings: Config) -> Config:
+    """The settings with paths that mean the same wherever the run is taken up again."""
+    if not isinstance(settings.data, OwnData) or settings.data.relative_to is not None:
+        return settings
+    return replace(settings, data=replace(settings.data, relative_to=str(Path.cwd())))
+
+
 def read_run_folder(
     folder: Path,
     *,
@@ -272,7 +293,17 @@ def read_run_folder(
                 f"a run folder must not name code of its own unless it is trusted (--trust, or "
                 f"trust=True), got {setting} = {received(name)} in {folder}"
             )
-    return Config.from_table(table, **objects)
+    return _find_moved_data(Config.from_table(table, **objects))
+
+
+def _find_moved_data(settings: Config) -> Config:
+    """Data that are no longer where they were, but in the working folder, may have moved with the
+    run; a run is only resumed with the data that it began with.
+    """
+    if not isinstance(settings.data, OwnData) or settings.data.is_there():
+        return settings
+    moved = replace(settings.data, relative_to=str(Path.cwd()))
+    return replace(settings, data=moved) if moved.is_there() else settings
 
 
 def _require_same(begun_with: Any, given: Any, section: str, folder: Path) -> None:
@@ -284,6 +315,13 @@ def _require_same(begun_with: Any, given: Any, section: str, folder: Path) -> No
 
 
 def read_table(path: Path) -> dict[str, Any]:
+    """A run file; its relative paths begin at its folder."""
+    table = _read_toml(path)
+    table.setdefault(RELATIVE_TO, str(path.absolute().parent if path.is_file() else Path.cwd()))
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)

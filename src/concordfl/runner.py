@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from . import config as configuration
-from .assemble import make_federation, make_model, make_setup
+from .assemble import make_federation, make_model, make_objective, make_setup
 from .config import Config
 from .core import Algorithm, Model, SettingError, tree
 from .data import Federation, memory
@@ -82,7 +82,7 @@ def run(
     )
     if out is None:
         return _run(settings, None, on_round)
-    settings, files = _with_files(settings)
+    settings, files = _with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
         return _run(settings, folder, on_round)
 
@@ -140,7 +140,7 @@ def _run(
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
-    setup = make_setup(settings, model, federation.num_classes)
+    setup = make_setup(settings, model, make_objective(federation))
     identity = {} if folder is None else _identify(folder, settings, federation, model)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
@@ -149,7 +149,7 @@ def _run(
     if folder is not None and recorded is None:
         folder.write_executor({**choice._asdict(), "device": model.device.type})
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
-        roster = Roster.from_federation(federation, model)
+        roster = Roster.from_federation(federation, setup)
         experiment = Experiment(
             setup, roster, settings.run, executor, folder, _all_of(on_round), identity
         )
@@ -212,6 +212,8 @@ def _summarise(
         "task": {
             "input_shape": list(federation.input_shape),
             "num_classes": federation.num_classes,
+            "objective": experiment.task.objective.kind,
+            "objective_settings": experiment.task.objective.to_table(),
         },
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),

@@ -12,7 +12,7 @@ import torch
 import toys
 from concordfl import Algorithm
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Predictor, tree
+from concordfl.core import Classification, Predictor, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.client_states import MemoryStates
 from concordfl.engine.evaluate import EVALUATION_STEPS
@@ -216,7 +216,7 @@ def test_predictions_are_probabilities(watched, method):
         client = toys.Client(
             id,
             splits.train,
-            num_classes=3,
+            objective=Classification(3),
             model=made.setup.model,
             training=made.setup.training,
             seed=0,

@@ -10,7 +10,7 @@ import concordfl.algorithms
 import toys
 from concordfl import SettingError, Training
 from concordfl.algorithms import Centralized, FedAvg, FedAvgFineTuned, FedProx, Local
-from concordfl.core import tree
+from concordfl.core import Classification, tree
 from concordfl.engine.plan import Plan
 
 
@@ -108,7 +108,7 @@ def test_centralized_is_training_on_all_examples():
         client = toys.Client(
             "pooled",
             toys.Examples(x, y),
-            num_classes=3,
+            objective=Classification(3),
             model=made.setup.model,
             training=made.setup.training,
             seed=0,

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 import toys
 from concordfl import Client, ClientStepError, DataError, Key, Model, SettingError, Training, run
 from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
-from concordfl.core import tree
+from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.evaluate import EVALUATION_STEPS
@@ -332,7 +332,7 @@ def test_an_equal_average_of_heads():
             client = Client(
                 id,
                 data.splits(id).train,
-                num_classes=CLASSES,
+                objective=Classification(CLASSES),
                 model=made.setup.model,
                 training=made.setup.training,
                 seed=0,

@@ -12,7 +12,7 @@ import toys
 from concordfl import SettingError, Total, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
 from concordfl.algorithms.fedconceptem import AdamMoments, FedConceptEMMessage, log_prior
-from concordfl.core import tree
+from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
@@ -49,7 +49,7 @@ def visitor(made, id, examples):
     return toys.Client(
         id,
         examples,
-        num_classes=4,
+        objective=Classification(4),
         model=made.setup.model,
         training=made.setup.training,
         seed=0,
@@ -415,7 +415,7 @@ def test_a_new_client_finds_the_model_of_its_concept():
         client = toys.Client(
             id + "-again",
             splits.test,
-            num_classes=4,
+            objective=Classification(4),
             model=made.setup.model,
             training=made.setup.training,
             seed=0,
@@ -445,7 +445,7 @@ def test_fine_tuning_is_for_participants_only():
     client = toys.Client(
         "new",
         data.splits("client-00").train,
-        num_classes=4,
+        objective=Classification(4),
         model=made.setup.model,
         training=made.setup.training,
         seed=0,

@@ -8,7 +8,7 @@ import torch
 import toys
 from concordfl import Algorithm, Client, SettingError
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Predictor, Scale, tree
+from concordfl.core import Classification, Predictor, Scale, tree
 from concordfl.engine.plan import Plan
 from concordfl.toolbox import embedding, gaussian
 
@@ -31,7 +31,7 @@ def finished(method: Algorithm, network: str = "mlp"):
         return Client(
             id,
             examples,
-            num_classes=3,
+            objective=Classification(3),
             model=setup.model,
             training=setup.training,
             seed=0,

@@ -8,7 +8,7 @@ from torch import nn
 import toys
 from concordfl import Client, SettingError, Training
 from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, FeSEM, PFedMe
-from concordfl.core import tree
+from concordfl.core import Classification, tree
 from concordfl.engine.plan import Plan
 
 OWN = ("toys:batch_norm_net",)
@@ -125,7 +125,13 @@ def test_fedrep_trains_the_head_then_the_body():
     assert set(progress.server) == set(model.encoder_names)
     train = made.federation.splits("client-0").train
     client = Client(
-        "client-0", train, num_classes=3, model=model, training=toys.TRAINING, seed=0, round=0
+        "client-0",
+        train,
+        objective=Classification(3),
+        model=model,
+        training=toys.TRAINING,
+        seed=0,
+        round=0,
     )
     with_head = client.fit(start, only=model.head_names, epochs=2, purpose="head")
     assert tree.equal(

@@ -10,7 +10,7 @@ import torch
 import toys
 from concordfl import Aggregation, Chosen, Client, Mean, SettingError, Total, client_step, tree
 from concordfl.algorithms import IFCA, FedAvg, FedConcat
-from concordfl.core import Outcome, ServerStep
+from concordfl.core import Classification, Outcome, ServerStep
 from concordfl.core.aggregation import Averaged
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
@@ -127,7 +127,7 @@ def local_models(made, params, round):
         client = Client(
             id,
             data.splits(id).train,
-            num_classes=3,
+            objective=Classification(3),
             model=made.setup.model,
             training=made.setup.training,
             seed=0,

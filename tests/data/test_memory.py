@@ -167,4 +167,4 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
             read_given(file)
         assert "\n" not in str(error.value)
     with pytest.raises(cf.SettingError, match="memory must name a file where no examples are"):
-        Memory()
+        Memory().load(cf.Key(0))

@@ -177,7 +177,7 @@ def test_what_does_not_fit_names_the_file_and_the_rule(tmp_path, files, message)
 def test_missing_files_and_columns(tmp_path):
     with pytest.raises(DataError, match="data.folder must be a folder"):
         folder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="none.csv must be a file, got nothing of this name"):
+    with pytest.raises(DataError, match="data.table must be a file, got nothing at .*none.csv"):
         Table(table=str(tmp_path / "none.csv")).load(Key(0))
     (tmp_path / "all.csv").write_text("x,y\n1,2\n")
     with pytest.raises(DataError, match="must have a column called 'client'"):

@@ -60,7 +60,7 @@ def make(case):
 def behind_sockets(case, **how):
     setup, data = make(case)
     executor = socket_nodes.SocketExecutor(make, case, **how)
-    made = Experiment(setup, Roster.from_federation(data, setup.model), CASES[case][1], executor)
+    made = Experiment(setup, Roster.from_federation(data, setup), CASES[case][1], executor)
     return made, executor
 
 

@@ -6,7 +6,7 @@ import torch
 import toys
 from concordfl import CheckpointError, ClientStepError, SettingError, Stage, Training, client_step
 from concordfl.algorithms import FedAvg, FedAvgFineTuned, FedBN, Local
-from concordfl.core import tree
+from concordfl.core import Classification, tree
 from concordfl.core.random import Key
 from concordfl.engine import sampling
 from concordfl.engine.experiment import schedule
@@ -25,7 +25,7 @@ def test_fedavg_is_the_weighted_mean_of_local_training():
         client = toys.Client(
             id,
             made.federation.splits(id).train,
-            num_classes=3,
+            objective=Classification(3),
             model=made.setup.model,
             training=made.setup.training,
             seed=0,
@@ -255,6 +255,7 @@ def test_run_folders(tmp_path):
             pass
         assert folder.read_summary() is None
         assert folder.read_records() == []
+        folder.append_record({"round": 1})
     with pytest.raises(
         CheckpointError, match="which holds a run: choose another, or go on with `concordfl resume"
     ):

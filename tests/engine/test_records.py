@@ -84,6 +84,50 @@ def test_of_two_that_begin_at_once_one_is_refused(tmp_path, monkeypatch):
     assert (tmp_path / "run/config.toml").read_text() == "the other's"
 
 
+def failed_start(path):
+    """What a run leaves that was refused when its data had been read."""
+    with RunFolder.create(path, "x = 1") as folder:
+        folder.write_executor(EXECUTOR)
+    return path
+
+
+EXECUTOR = {"name": "serial", "workers": 1, "reason": "small", "device": "cpu"}
+
+
+def test_a_folder_with_nothing_but_a_failed_start_is_used_again(tmp_path):
+    with RunFolder.create(failed_start(tmp_path / "run"), "x = 2") as folder:
+        assert folder.read_config() == "x = 2"
+        assert folder.read_executor() is None
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "summary.json", "checkpoint/a", "letter.txt"])
+def test_a_folder_with_more_than_a_failed_start_is_refused(tmp_path, name):
+    path = failed_start(tmp_path / "run") / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(CheckpointError, match="must be new or empty, got .* which holds a run"):
+        RunFolder.create(tmp_path / "run", "x = 2")
+    assert (tmp_path / "run/config.toml").read_text() == "x = 1"
+    assert path.read_text() == "mine"
+
+
+def test_somebodys_own_file_is_no_failed_start(tmp_path):
+    """A run file that is called config.toml, and `--out .`"""
+    (tmp_path / "config.toml").write_text("mine")
+    with pytest.raises(CheckpointError, match="must be new or empty"):
+        RunFolder.create(tmp_path, "x = 2")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_a_start_under_way_is_not_taken_for_a_failed_one(tmp_path):
+    with (
+        RunFolder.create(tmp_path / "run", "x = 1"),
+        pytest.raises(CheckpointError, match="one process at a time"),
+    ):
+        RunFolder.create(tmp_path / "run", "x = 2")
+    assert (tmp_path / "run/config.toml").read_text() == "x = 1"
+
+
 def test_no_lock_is_laid_into_a_folder_of_somebody_else(tmp_path):
     (tmp_path / "letters.txt").touch()
     with pytest.raises(CheckpointError, match="which holds files"):

@@ -8,6 +8,7 @@ is averaged by size (published code: equally, which `head_average = "equal"` giv
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +20,6 @@ from ..core import (
     About,
     Algorithm,
     Batch,
-    Classifier,
     Client,
     ClientId,
     Cohort,
@@ -30,6 +30,7 @@ from ..core import (
     ModelCount,
     Params,
     Positive,
+    PredictingNetwork,
     Repeats,
     SettingError,
     Stage,
@@ -395,7 +396,11 @@ class FedConcat(Algorithm):
     def train_on_features(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         features = Examples(self.features(client, client.examples), client.examples.y)
         head = client.descend(
-            message, _head_loss, data=features, steps=self.head_steps, purpose="head"
+            message,
+            partial(_head_loss, client),
+            data=features,
+            steps=self.head_steps,
+            purpose="head",
         )
         weight = client.size if self.head_average == "size" else 1
         return state, Mean(head, weight, around=message)
@@ -409,12 +414,13 @@ class FedConcat(Algorithm):
     def predict(
         self, client: Client, state: Tree, message: FedConcatMessage, examples: Examples
     ) -> Tensor:
-        return F.linear(self.features(client, examples), **message.head).softmax(-1)
+        outputs = F.linear(self.features(client, examples), **message.head)
+        return client.objective.predictions(outputs)
 
     def module(self, client: Client, state: Tree, message: FedConcatMessage) -> nn.Module:
         encoders = client.published(ENCODERS).values()
         wide = Wide((client.model.module(encoder, "encoder") for encoder in encoders), message.head)
-        return Classifier(wide)
+        return PredictingNetwork(wide, client.objective.readout())
 
     def inspect(self, client: Client, state: Tree, message: FedConcatMessage) -> dict[str, Any]:
         return {} if message.cluster is None else {"group": message.cluster}
@@ -439,10 +445,9 @@ class FedConcat(Algorithm):
         return wide
 
 
-def _head_loss(head: Params, batch: Batch) -> Tensor:
-    return weighted_loss(
-        F.cross_entropy(F.linear(batch.x, **head), batch.y, reduction="none"), batch
-    )
+def _head_loss(client: Client, head: Params, batch: Batch) -> Tensor:
+    outputs = F.linear(batch.x, **head)
+    return weighted_loss(client.objective.losses(outputs, batch.y), batch)
 
 
 def _head_of(params: Params, cohort: Cohort) -> Params:
@@ -456,7 +461,7 @@ def _numbers(members: dict[ClientId, int]) -> list[int]:
 def _mean_prediction(task: Task, params: Params, inputs: Tensor) -> np.ndarray:
     """(3): what a model says of inputs that say nothing."""
     parts = [
-        task.model.logits(params, part).softmax(-1).cpu().double().sum(0)
+        task.objective.predictions(task.model.logits(params, part)).cpu().double().sum(0)
         for part in torch.split(inputs, INPUTS_PER_BATCH)
     ]
     return (torch.stack(parts).sum(0) / len(inputs)).numpy()

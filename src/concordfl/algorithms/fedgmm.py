@@ -100,7 +100,7 @@ class FedGMM(GaussianMixture):
         """
         density = gaussian.log_density(message.gaussians, self.embed(client, examples))
         weights = _weights(density, state.pi.clamp_min(mixture.MIN_WEIGHT).log())
-        return mixture.predict(client, message.models, weights[:, None], examples)
+        return mixture.predict(client, message.models, weights, examples)
 
     def module(self, client: Client, state: FedGMMMixture, message: FedGMMMessage) -> nn.Module:
         return JointMixture(
@@ -150,8 +150,7 @@ class JointMixture(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         weights = _weights(self.density(self.embedding(inputs)), self.log_pi)
-        each = [network(inputs).double() for network in self.networks]
-        return (torch.stack(each, dim=-1) * weights[:, None]).sum(-1)
+        return mixture.average([network(inputs) for network in self.networks], weights)
 
 
 def _weights(density: Tensor, log_pi: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ finite margin.
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import (
@@ -39,9 +38,8 @@ class FedLC(FedAvg):
     ) -> Tensor:
         margins = client.examples.cached("calibration", lambda: self._margins(client))
         logits = client.model.logits(params, batch.x)
-        return weighted_loss(
-            F.cross_entropy(logits - margins.to(logits.device), batch.y, reduction="none"), batch
-        )
+        calibrated = logits - margins.to(logits.device)
+        return weighted_loss(client.objective.losses(calibrated, batch.y), batch)
 
     def _margins(self, client: Client) -> Tensor:
         """(Y,) τ n_y^(-1/4), with the client's own counts."""

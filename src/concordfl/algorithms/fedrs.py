@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import (
@@ -37,9 +36,8 @@ class FedRS(FedAvg):
     ) -> Tensor:
         scale = client.examples.cached("restricted softmax", lambda: self._scale(client))
         logits = client.model.logits(params, batch.x)
-        return weighted_loss(
-            F.cross_entropy(logits * scale.to(logits.device), batch.y, reduction="none"), batch
-        )
+        restricted = logits * scale.to(logits.device)
+        return weighted_loss(client.objective.losses(restricted, batch.y), batch)
 
     def _scale(self, client: Client) -> Tensor:
         """(Y,) 1 for a class that the client has, α for one that it has not."""

@@ -195,7 +195,7 @@ class FedSoft(Algorithm):
         importance to it.
         """
         if state.model is not None:
-            return client.probabilities(state.model, examples)
+            return client.predictions(state.model, examples)
         return mixture.predict(client, message, state.importance, examples)
 
     def module(self, client: Client, state: FedSoftMixture, message: Models) -> nn.Module:

@@ -135,14 +135,13 @@ class FedVC(Algorithm):
         params: Params,
         batch: Batch,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B,) CE + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
+        """(B,) loss + ‖p̂ - p‖², and s (B, M) and ẑ (B, D) of the batch."""
         features = client.model.features(params, batch.x)
         z = client.model.call(params, features, part="projection")
         s = expressed(z, concepts, v, self.similarity)
-        ce = F.cross_entropy(
-            client.model.call(params, features, part="head"), batch.y, reduction="none"
-        )
-        return ce + self.weight * (s @ concepts - preference).square().sum(1), s, z
+        outputs = client.model.call(params, features, part="head")
+        losses = client.objective.losses(outputs, batch.y)
+        return losses + self.weight * (s @ concepts - preference).square().sum(1), s, z
 
     def _unified_loss(self, client: Client, v: Tensor, params: Params, batch: Batch) -> Tensor:
         """(12): the estimate is drawn to the preference, which is held, and the preference to the

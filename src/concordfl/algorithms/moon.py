@@ -86,11 +86,12 @@ class MOON(FedAvg):
     def contrastive_loss(
         self, client: Client, others: list[Tensor] | None, params: Params, batch: Batch
     ) -> Tensor:
-        """Cross-entropy, and μ times that of telling the global model's representation from the
-        last one's.
+        """The objective's loss, and μ times the cross-entropy of telling the global model's
+        representation from the last one's.
         """
         z = client.model.features(params, batch.x)
-        loss = F.cross_entropy(client.model.call(params, z, part="head"), batch.y, reduction="none")
+        outputs = client.model.call(params, z, part="head")
+        loss = client.objective.losses(outputs, batch.y)
         if others is not None:
             similar = [F.cosine_similarity(z, other[batch.index].to(z.device)) for other in others]
             choice = torch.stack(similar, dim=1) / self.temperature

@@ -92,10 +92,10 @@ def _bytes_by_stage(
     """
     small = _two_examples_each(federation)
     model = assemble.make_model(settings, small)
-    setup = assemble.make_setup(settings, model, small.num_classes)
+    setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
     plan = replace(settings.run, dropout=0.0, client_states="memory")
     executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
-    experiment = Experiment(setup, Roster.from_federation(small, model), plan, executor)
+    experiment = Experiment(setup, Roster.from_federation(small, setup), plan, executor)
     progress = experiment.start()
     for _, group in itertools.groupby(experiment.turns, lambda turn: turn.stage.name):
         turns = list(group)

@@ -25,7 +25,8 @@ from .errors import (
     WorkerError,
 )
 from .model import Model, Params, encoder_and_head
-from .modules import Classifier
+from .modules import PredictingNetwork
+from .objective import ANY_KIND, Classification, MultiLabel, Objective, Regression
 from .optim import Training
 from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
@@ -51,6 +52,7 @@ from .settings import (
 from .tree import Tree, Weighted, weighted
 
 __all__ = [
+    "ANY_KIND",
     "About",
     "Aggregation",
     "Algorithm",
@@ -59,7 +61,7 @@ __all__ = [
     "ByteCount",
     "CheckpointError",
     "Chosen",
-    "Classifier",
+    "Classification",
     "Client",
     "ClientId",
     "ClientStepError",
@@ -80,14 +82,18 @@ __all__ = [
     "Model",
     "ModelCount",
     "ModelId",
+    "MultiLabel",
     "NoReplies",
     "NonNegative",
+    "Objective",
     "Order",
     "Outcome",
     "Params",
     "Positive",
+    "PredictingNetwork",
     "Predictor",
     "Probability",
+    "Regression",
     "Repeats",
     "RepeatsOrZero",
     "Replies",

@@ -16,6 +16,7 @@ from . import tree
 from .client import Client, ClientId, Examples, Scale
 from .errors import SettingError
 from .model import Model, Params
+from .objective import Objective
 from .random import Key
 from .settings import Settings
 from .tree import Tree
@@ -62,9 +63,14 @@ class Task(NamedTuple):
     """What the server knows of the problem."""
 
     model: Model
-    num_classes: int
+    objective: Objective
     input_shape: tuple[int, ...]
     scale: Scale | None = None  # of images that are standardised
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; 0 where targets are no classes."""
+        return self.objective.num_classes
 
     def random_inputs(self, count: int, key: Key) -> Tensor:
         """Inputs that say nothing of any class.
@@ -143,9 +149,14 @@ class Algorithm(Settings, ABC):
     tunes_new: ClassVar[bool] = False  # whether new clients tune a shared model (`run.tune_new`)
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
+    # the kinds of objectives that it can learn; a method that only needs a loss supports ANY_KIND
+    supports: ClassVar[frozenset[str]] = frozenset({"classification"})
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        """The network to train; methods that need further layers add them here."""
+        """The network to train; methods that need further layers add them here.
+
+        `num_classes` is the number of outputs, where targets are no classes.
+        """
         return module
 
     @abstractmethod
@@ -205,8 +216,10 @@ class Algorithm(Settings, ABC):
         return params
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities: those of the network, unless a method has another rule."""
-        return client.probabilities(self.parameters(client, state, message), examples)
+        """(N, Y) class probabilities, or what else the objective says: those of the network, unless
+        a method has another rule.
+        """
+        return client.predictions(self.parameters(client, state, message), examples)
 
     def module(self, client: Client, state: Tree, message: Tree) -> nn.Module:
         """What `predict` computes, as a module of inputs that needs nothing of ours when called.

@@ -5,12 +5,12 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import SettingError
 from .model import Model, Params
-from .modules import Classifier
+from .modules import PredictingNetwork
+from .objective import Objective
 from .optim import Training
 from .random import Key
 from .tree import Tree
@@ -23,8 +23,8 @@ EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
 
 
 class Batch(NamedTuple):
-    """A mini-batch: x (B, ...), y (B,), the examples' weights (B,) or None for 1, and their indices
-    in the data (B,).
+    """A mini-batch: x (B, ...), y (B, ...), the examples' weights (B,) or None for 1, and their
+    indices in the data (B,).
     """
 
     x: Tensor
@@ -94,7 +94,7 @@ class Client:
         id: ClientId,
         examples: Examples,
         *,
-        num_classes: int,
+        objective: Objective,
         model: Model,
         training: Training,
         seed: int,
@@ -103,7 +103,7 @@ class Client:
         has_state: bool = False,
         secret: Secret | None = None,
     ) -> None:
-        self.id, self.examples, self.num_classes, self.model = id, examples, num_classes, model
+        self.id, self.examples, self.objective, self.model = id, examples, objective, model
         self.training, self.seed, self.round = training, seed, round
         self.has_state = has_state  # whether a step has left a state here before
         self._key, self._published, self._secret = Key(seed, round, id), published, secret
@@ -112,6 +112,11 @@ class Client:
     @property
     def size(self) -> int:
         return len(self.examples)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; 0 where targets are no classes."""
+        return self.objective.num_classes
 
     def random(self, purpose: str) -> Key:
         """A key of this client in this round; give every use its own purpose."""
@@ -141,28 +146,32 @@ class Client:
     # --- forward passes over all examples: eval mode, no gradient ---------------------------------
 
     def logits(self, params: Params, examples: Examples | None = None) -> Tensor:
-        """(N, Y) logits of `examples`, by default this client's own."""
+        """(N, O) what the network gives for `examples`, by default this client's own."""
         return self.over(examples, lambda inputs: self.model.logits(params, inputs))
 
+    def predictions(self, params: Params, examples: Examples) -> Tensor:
+        """What the network predicts: (N, Y) class probabilities, or what the objective says."""
+        return self.objective.predictions(self.logits(params, examples))
+
     def probabilities(self, params: Params, examples: Examples) -> Tensor:
-        """(N, Y) softmax of the logits."""
-        return self.logits(params, examples).softmax(-1)
+        """(N, Y) class probabilities: `predictions` where targets are classes."""
+        return self.predictions(params, examples)
 
     def module(self, params: Params) -> nn.Module:
-        """`probabilities` at `params` as a module of its own, of inputs as the network takes
+        """`predictions` at `params` as a module of its own, of inputs as the network takes
         them.
         """
-        return Classifier(self.model.module(params))
+        return PredictingNetwork(self.model.module(params), self.objective.readout())
 
     def losses(self, params: Params, examples: Examples | None = None) -> Tensor:
-        """(N,) cross-entropy of each example."""
+        """(N,) the loss of each example: its negative log-likelihood."""
         examples = self.examples if examples is None else examples
-        return F.cross_entropy(self.logits(params, examples), examples.y, reduction="none")
+        return self.objective.losses(self.logits(params, examples), examples.y)
 
     def losses_each(
         self, models: Mapping[ModelId, Params], examples: Examples | None = None
     ) -> Tensor:
-        """(N, K) cross-entropy of each example under each model."""
+        """(N, K) the loss of each example under each model."""
         return torch.stack([self.losses(params, examples) for params in models.values()], dim=1)
 
     def best(self, models: Mapping[ModelId, Params]) -> ModelId:
@@ -180,10 +189,9 @@ class Client:
     # --- training ---------------------------------------------------------------------------------
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Cross-entropy weighted by example, divided by the batch size with or without weights."""
-        return weighted_loss(
-            F.cross_entropy(self.model.logits(params, batch.x), batch.y, reduction="none"), batch
-        )
+        """The losses weighted by example, divided by the batch size with or without weights."""
+        outputs = self.model.logits(params, batch.x)
+        return weighted_loss(self.objective.losses(outputs, batch.y), batch)
 
     def grad(self, loss: Callable[[Params, Batch], Tensor], params: Params, batch: Batch) -> Params:
         """The gradient of `loss` at `params` in train mode, by weight name, without buffers."""
@@ -303,6 +311,7 @@ class Client:
         purpose: str,
     ) -> Iterator[Batch]:
         size, batch_size, device = len(data), self.training.batch_size, self.model.device
+        weight = _product(weight, self.objective.weights(data.y))
         per_epoch = batches_per_epoch(size, batch_size, self.model)
         if steps is None:
             steps = per_epoch * (self.training.epochs if epochs is None else epochs)
@@ -321,6 +330,13 @@ class Client:
                 chosen,
                 index,
             )
+
+
+def _product(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """Of weights, None being 1."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left * right.to(left)
 
 
 def batches_per_epoch(size: int, batch_size: int, model: Model) -> int:

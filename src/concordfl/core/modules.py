@@ -5,12 +5,23 @@ from typing import cast
 from torch import Tensor, nn
 
 
-class Classifier(nn.Module):
-    """A network and what its outputs stand for: (N, Y) class probabilities of its inputs."""
+class PredictingNetwork(nn.Module):
+    """A network and what its outputs stand for, such as class probabilities (N, Y)."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, readout: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.readout = network, readout
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, self.network(inputs)).softmax(-1)
+        return cast(Tensor, self.readout(self.network(inputs)))
+
+
+class FirstOutputs(nn.Module):
+    """The first outputs of a network: (N,) where it is one, else (N, count)."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs[:, 0] if self.count == 1 else outputs[:, : self.count]

@@ -38,9 +38,19 @@ class Predictor(NamedTuple):
             message = algorithm.tune(client, adapted, message, tune_epochs)
         return cls(algorithm, client, adapted, message)
 
+    def predictions(self, examples: Examples) -> Tensor:
+        """(N, Y) class probabilities, or what the objective says, in the targets' own unit."""
+        found = self.algorithm.predict(self.client, self.state, self.message, examples)
+        return self.client.objective.in_own_unit(found)
+
     def probabilities(self, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities."""
-        return self.algorithm.predict(self.client, self.state, self.message, examples)
+        """(N, Y) class probabilities: `predictions` where targets are classes."""
+        return self.predictions(examples)
+
+    def scores(self, examples: Examples) -> dict[str, float]:
+        """The objective's metrics on labelled examples."""
+        objective = self.client.objective
+        return objective.scores(self.predictions(examples), objective.in_own_unit(examples.y))
 
     def likelihood(self, examples: Examples) -> Likelihood:
         """How likely examples are at this client."""

@@ -62,11 +62,6 @@ class Memory(Source):
     memory: str = ""  # the file, where the examples are not given
     given: InstanceOf[Given] | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.given is None and not self.memory:
-            raise SettingError("memory must name a file where no examples are given, got none")
-
     def to_table(self) -> dict[str, Any]:
         table = super().to_table()
         table.pop("given", None)  # which no run file can hold
@@ -79,7 +74,11 @@ class Memory(Source):
         return _join(self._examples().parts)
 
     def _examples(self) -> Given:
-        return self.given if self.given is not None else read_given(Path(self.memory))
+        if self.given is not None:
+            return self.given
+        if not self.memory:
+            raise SettingError("data.memory must name a file where no examples are given, got none")
+        return read_given(Path(self.memory))
 
 
 def read_given(path: Path) -> Given:

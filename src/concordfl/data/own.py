@@ -7,6 +7,7 @@ Nothing is guessed: what does not fit is one error that names the file and the r
 
 import hashlib
 import logging
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from .text import listing, printable, quote
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 TABLE_ENDINGS = (".npz", ".csv")
+OWN_FILES = ("folder", "table")  # the settings that say where own data are
 LABEL_KINDS = "biufUS"  # numpy's letters for truth values, numbers and text
 RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
 IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
@@ -102,16 +104,26 @@ class OwnData(Source):
         }
         return {column: rule for column, rule in rules.items() if column is not None}
 
-    def _place(self, given: str) -> Path:
-        return Path(self.relative_to or "", given)
+    @property
+    @abstractmethod
+    def given_path(self) -> str:
+        """Where the data are, as the settings have it."""
 
-    def _elsewhere(self, given: str) -> str:
+    @property
+    def path(self) -> Path:
+        return Path(self.relative_to or "", self.given_path)
+
+    def is_there(self) -> bool:
+        """Whether something lies where the data should be."""
+        return kind_of(self.path) is not None
+
+    def _elsewhere(self) -> str:
         """The end of a message, where a path that is not found would be in the working folder."""
-        if self.relative_to is None or kind_of(Path(given)) is None:
+        if self.is_there() or kind_of(Path(self.given_path)) is None:
             return ""
         return (
-            f": a path in a run file begins at the file's folder, {printable(self.relative_to)}, "
-            "not at the working folder, where there is one"
+            f": a path in a run file begins at the file's folder, not at the working folder, where "
+            f"there is {quote(self.given_path)}"
         )
 
     def _make_dataset(self, tables: JoinedTables, owners: np.ndarray, where: str) -> Dataset:
@@ -142,8 +154,8 @@ class Folder(OwnData):
     resize: tuple[Pixels, Pixels] | None = None  # images to this height and width
 
     @property
-    def path(self) -> Path:
-        return self._place(self.folder)
+    def given_path(self) -> str:
+        return self.folder
 
     def fingerprint(self) -> str:
         root = self.path
@@ -157,8 +169,7 @@ class Folder(OwnData):
         root = self.path
         if kind_of(root) != FOLDER:
             raise DataError(
-                f"data.folder must be a folder, got {quote(str(root))}"
-                f"{self._elsewhere(self.folder)}"
+                f"data.folder must be a folder, got {quote(str(root))}{self._elsewhere()}"
             )
         paths = [
             path
@@ -214,8 +225,8 @@ class Table(OwnData):
     client: str = "client"  # the column that says whose each row is
 
     @property
-    def path(self) -> Path:
-        return self._place(self.table)
+    def given_path(self) -> str:
+        return self.table
 
     def _named_columns(self) -> list[tuple[str, str]]:
         return [("client", self.client), *super()._named_columns()]
@@ -225,9 +236,11 @@ class Table(OwnData):
         return _digest({path.name: path} if kind_of(path) == FILE else {})
 
     def read(self, key: Key) -> Dataset:
-        elsewhere = self._elsewhere(self.table)
-        if kind_of(self.path) is None and elsewhere:
-            raise DataError(f"data.table must be a file, got {quote(str(self.path))}{elsewhere}")
+        if kind_of(self.path) != FILE:
+            raise DataError(
+                f"data.table must be a file, got {kind_of(self.path) or 'nothing'} at "
+                f"{quote(str(self.path))}{self._elsewhere()}"
+            )
         required = {self.client: "name its client", **self._required()}
         tables = read_tables([self.path], self.label, required, self.drop or ())
         where = printable(self.path)

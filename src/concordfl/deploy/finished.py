@@ -12,7 +12,18 @@ from typing import Any
 from ..algorithms import ALGORITHMS
 from ..assemble import make_federation, model_from
 from ..config import Config, read_run_folder
-from ..core import CheckpointError, Client, Examples, Model, Predictor, SettingError, Tree, tree
+from ..core import (
+    CheckpointError,
+    Classification,
+    Client,
+    Examples,
+    Model,
+    Objective,
+    Predictor,
+    SettingError,
+    Tree,
+    tree,
+)
 from ..core.settings import received
 from ..data import Federation, Preprocessing
 from ..data.own import Samples, read_samples
@@ -33,6 +44,7 @@ class FinishedRun:
     summary: dict[str, Any]
     progress: Progress
     model: Model
+    objective: Objective
     identity: Mapping[str, str]  # of its settings and data
 
     @classmethod
@@ -53,8 +65,9 @@ class FinishedRun:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
         progress = _last_progress(run, summary["rounds"], identity)
-        model = model_from(settings, *_task_of(summary, folder))
-        return cls(run.path, settings, summary, progress, model, identity)
+        shape, objective = _task_of(summary, folder)
+        model = model_from(settings, shape, objective)
+        return cls(run.path, settings, summary, progress, model, objective, identity)
 
     @property
     def last_round(self) -> int:
@@ -85,7 +98,7 @@ class FinishedRun:
         return Client(
             id,
             examples,
-            num_classes=self.summary["task"]["num_classes"],
+            objective=self.objective,
             model=self.model,
             training=self.settings.training,
             seed=self.settings.run.seed,
@@ -152,14 +165,14 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
     return progress
 
 
-def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], int]:
-    """The shape of an example and the number of classes, as the run's summary has them."""
+def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:
+    """The shape of an example and what is predicted, as the run's summary has them."""
     task = summary.get("task") if isinstance(summary, dict) else None
     match task:
         case {"input_shape": list(shape), "num_classes": int(classes)} if (
             _is_shape(shape) and 1 <= classes <= MAX_CLASSES
         ):
-            return tuple(shape), classes
+            return tuple(shape), Classification(classes)
     raise CheckpointError(
         f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
         f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "

@@ -11,7 +11,6 @@ from ..data.own import Samples
 from ..engine.evaluate import none_for_nan
 from ..engine.files import file_name, make_folder, to_json, write_atomically
 from ..engine.threads import one_thread
-from ..metrics import score
 from .finished import FinishedRun
 
 FORMAT = 1  # of the answer
@@ -65,8 +64,7 @@ def _answer(run: FinishedRun, samples: Samples, data: Path) -> dict[str, Any]:
         "inspect": predictor.inspect(),
     }
     if algorithm.classifies:
-        scores = score(predictor.probabilities(test).numpy(), test.y.numpy())
-        answer["tested_on"] = none_for_nan(scores._asdict())
+        answer["tested_on"] = none_for_nan(predictor.scores(test))
     if algorithm.scores_samples:
         answer["log_likelihood"] = {
             "own_weights": float(predictor.likelihood(test).joint.mean()),

@@ -123,7 +123,7 @@ def _estimate_seconds(setup: Setup, federation: Federation, plan: Plan) -> float
     client = Client(
         ids[0],
         federation.splits(ids[0]).train,
-        num_classes=setup.num_classes,
+        objective=setup.objective,
         model=setup.model,
         training=training,
         seed=0,

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ..core import Algorithm, Client, ClientId, Examples, Predictor, Total, Tree
 from ..data import Splits
-from ..metrics import agreement, score
+from ..metrics import METRICS, agreement, criterion_in
 
-SCORES = ("accuracy", "loss", "auc", "f1", "log_likelihood")
 NUM_QUANTILES = 200  # of likelihoods; verdicts at a stated false-alarm rate are made from them
 NUM_BINS = 2400  # of the likelihoods' histograms
 MIN_NARROWING = 20  # a range is narrowed if it becomes shorter by more
@@ -91,8 +90,7 @@ EVALUATION_STEPS: dict[str, Evaluation] = {
 def _scores(predictor: Predictor, examples: Examples) -> dict[str, float]:
     values: dict[str, float] = {"examples": len(examples)}
     if predictor.algorithm.classifies:
-        probabilities = predictor.probabilities(examples).numpy()
-        values |= score(probabilities, examples.y.numpy())._asdict()
+        values |= predictor.scores(examples)
     if predictor.algorithm.scores_samples:
         values["log_likelihood"] = float(predictor.likelihood(examples).joint.mean())
     return values
@@ -116,7 +114,8 @@ def histogram(values: Tensor, bounds: Sequence[float]) -> Tensor:
 
 
 def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
-    """Means over clients, the spread and the worst tenth of accuracy, and how many clients count.
+    """Means over clients, their spread, the worst tenth by the criterion, and how many clients
+    count.
 
     A client without examples in the split has no scores, and is left out.
     """
@@ -125,16 +124,22 @@ def summarise(replies: Mapping[ClientId, Tree], split: str) -> dict[str, Any]:
     ]
     if not scored:
         return {}
-    names = [name for name in SCORES if any(name in values for values in scored)]
+    names = [name for name in METRICS if any(name in values for values in scored)]
     summary: dict[str, Any] = {name: _mean([values[name] for values in scored]) for name in names}
-    if "accuracy" in names:
-        accuracies = sorted(values["accuracy"] for values in scored)
-        summary["accuracy_std"] = _std(accuracies)
-        for name in ("auc", "f1"):
+    for name in names:
+        if METRICS[name].has_spread:
             known = [values[name] for values in scored if not math.isnan(values[name])]
             summary[f"{name}_std"] = _std(known) if known else None
-        summary["worst_tenth"] = _mean(accuracies[: max(1, round(len(accuracies) / 10))])
+    criterion = criterion_in(summary)
+    if criterion is not None and METRICS[criterion].has_spread:
+        summary["worst_tenth"] = _worst_tenth(criterion, [values[criterion] for values in scored])
     return {**summary, "num_clients": len(scored)}
+
+
+def _worst_tenth(criterion: str, values: Sequence[float]) -> float | None:
+    """The mean over the tenth of the clients that are served worst."""
+    ranked = sorted(values, reverse=not METRICS[criterion].higher_is_better)
+    return _mean(ranked[: max(1, round(len(ranked) / 10))])
 
 
 def client_rows(replies: Mapping[ClientId, Tree], *, new: bool) -> dict[ClientId, dict[str, Any]]:

@@ -28,7 +28,7 @@ from ..core import (
     tree,
 )
 from ..core.protocol import FAILED, REFUSED, TIMED_OUT
-from ..metrics import criterion_in
+from ..metrics import criterion_in, is_better
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -430,10 +430,9 @@ class Experiment:
     def _select(self, record: Mapping[str, Any], progress: Progress) -> None:
         """Take the round as the one reported beside the last, if it is the best so far."""
         figures = record.get(self.plan.select_on) or {}
-        criterion = figures.get("accuracy", figures.get("log_likelihood"))
-        best = progress.selected
-        if criterion is not None and (best is None or criterion > best.criterion):
-            progress.selected = Selected(record["round"], criterion, progress.server)
+        name, best = criterion_in(figures), progress.selected
+        if name is not None and (best is None or is_better(name, figures[name], best.criterion)):
+            progress.selected = Selected(record["round"], figures[name], progress.server)
 
     def _record(self, record: dict[str, Any], progress: Progress) -> None:
         record["seconds"] = progress.seconds

@@ -163,7 +163,7 @@ class Node:
         return Client(
             id,
             examples,
-            num_classes=self._setup.num_classes,
+            objective=self._setup.objective,
             model=self._setup.model,
             training=self._setup.training,
             seed=self._setup.seed,

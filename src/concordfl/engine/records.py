@@ -38,6 +38,7 @@ from ..core import (
     WorkerCount,
     tree,
 )
+from ..data.memory import FILE_NAME as EXAMPLES_FILE
 from . import client_table
 from .client_table import ClientRows, Columns
 from .files import (
@@ -61,6 +62,8 @@ from .files import (
 RECORD_FORMAT = 1
 CLIENT_STATE_FORMAT = 1
 MODEL_FORMAT = 1
+# what is written before the first round is played
+BEFORE_FIRST_ROUND = ("config.toml", EXAMPLES_FILE, "federation.json", "executor.json")
 
 
 # --- what the files hold --------------------------------------------------------------------------
@@ -72,6 +75,8 @@ class TaskFacts(TypedDict):
 
     input_shape: list[CountOrZero]
     num_classes: CountOrZero
+    objective: NotRequired[str]
+    objective_settings: NotRequired[dict[str, Any]]
 
 
 @with_config(extra="allow")
@@ -193,14 +198,18 @@ class RunFolder:
     def create(
         cls, path: Path, config: str, files: Mapping[str, bytes] | None = None
     ) -> "RunFolder":
-        """A new run in `path`, which must not hold anything yet. It is locked from the start.
+        """A new run in `path`, which must not hold more than a start that failed before its first
+        round. It is locked from the start.
 
         `files` are what the settings name, by name.
         """
-        _require_empty(path)  # before a lock file is laid into somebody's folder
+        leftovers = _read_leftovers(path)  # before a lock file is laid into somebody's folder
         make_folder(path)
         with cls(path) as folder:
-            _require_empty(path)  # nobody else has begun a run here in the meantime
+            if _read_leftovers(path, locked=True) != leftovers:
+                raise _used(path)  # somebody else has begun a run here in the meantime
+            for name in leftovers:
+                remove(path / name)
             for name, content in (files or {}).items():
                 write_atomically(path / name, content)
             write_atomically(path / "config.toml", _encode(config))
@@ -394,20 +403,37 @@ class RunFolder:
         return self.path / "models" / "clients" / file_name(id, ".safetensors")
 
 
-def _require_empty(path: Path) -> None:
+def _read_leftovers(path: Path, *, locked: bool = False) -> dict[str, bytes]:
+    """What a start that failed has left in `path`; a folder that holds anything else is refused.
+
+    Nobody but us makes a lock file, which is there unless it was made just now (`locked`).
+    """
     with one_line(path, "read"):
-        if path.exists() and (not path.is_dir() or any(map(_counts, path.iterdir()))):
-            what = "a run" if (path / "config.toml").exists() else "files"
-            hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
-            raise CheckpointError(
-                f"the output folder must be new or empty, got {path}, which holds {what}: choose "
-                f"another{hint}"
-            )
+        if path.exists() and not path.is_dir():
+            raise _used(path)
+        entries = [*filter(_counts, path.iterdir())] if path.exists() else []
         file = next((parent for parent in path.parents if parent.is_file()), None)
+        begun = locked or (path / ".lock").is_file()
+        if entries and not (begun and all(map(_is_leftover, entries))):
+            raise _used(path)
     if file is not None:
         raise CheckpointError(
             f"the output folder must lie in a folder, got {path}, where {file} is a file"
         )
+    return {entry.name: read_file(entry) for entry in entries}
+
+
+def _is_leftover(entry: Path) -> bool:
+    return entry.name in BEFORE_FIRST_ROUND and entry.is_file() and not entry.is_symlink()
+
+
+def _used(path: Path) -> CheckpointError:
+    what = "a run" if (path / "config.toml").exists() else "files"
+    hint = f", or go on with `concordfl resume {path}`" if what == "a run" else ""
+    return CheckpointError(
+        f"the output folder must be new or empty, got {path}, which holds {what}: choose another"
+        f"{hint}"
+    )
 
 
 def _counts(entry: Path) -> bool:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..core import ClientId, Model, Task
+from ..core import ClientId, Task
 from ..data import Federation
+from .setup import Setup
 
 
 class Roster(NamedTuple):
@@ -19,9 +20,9 @@ class Roster(NamedTuple):
     sizes: Mapping[ClientId, int]  # numbers of training examples
 
     @classmethod
-    def from_federation(cls, federation: Federation, model: Model) -> "Roster":
+    def from_federation(cls, federation: Federation, setup: Setup) -> "Roster":
         """The roster of a simulation."""
-        task = Task(model, federation.num_classes, federation.input_shape, federation.scale)
+        task = Task(setup.model, setup.objective, federation.input_shape, federation.scale)
         sizes = {id: federation.size(id) for id in federation.participants}
         return cls(
             federation.participants,

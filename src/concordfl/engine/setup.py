@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core import Aggregation, Algorithm, Model, SettingError, Training
+from ..core import Aggregation, Algorithm, Model, Objective, SettingError, Training
 from .evaluate import EVALUATION_STEPS
 
 OnError = Literal["stop", "skip"]
@@ -16,7 +16,7 @@ class Setup:
     algorithm: Algorithm
     model: Model
     training: Training
-    num_classes: int
+    objective: Objective
     seed: int
     aggregation: Aggregation = Aggregation()  # noqa: RUF009 - frozen
     on_error: OnError = "stop"

@@ -259,8 +259,11 @@ class ConfigHasher:
 
 
 def hashed_settings(settings: Config) -> dict[str, Any]:
-    """The complete table of a configuration without how it is computed."""
+    """The complete table of a configuration without how it is computed, and on which machine:
+    a user's own data count by their content.
+    """
     table = settings.to_table()
+    table["data"].pop("relative_to", None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 

@@ -4,7 +4,7 @@ Shapes: N examples of a client, K models, Y classes. Responsibilities γ (N, K) 
 (K) are doubles.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -55,11 +55,17 @@ def train_each(
 
 
 def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
-    """(N, Y) the mixture's class probabilities: Σ_k ω_k softmax of model k; ω (K,), or (N, 1, K) by
-    example.
+    """What the mixture predicts, as class probabilities (N, Y): Σ_k ω_k times what model k
+    predicts; ω (K,), or (N, K) by example.
     """
-    each = [client.probabilities(params, examples).double() for params in models.values()]
-    return (torch.stack(each, dim=-1) * omega).sum(-1)
+    return average([client.predictions(params, examples) for params in models.values()], omega)
+
+
+def average(predictions: Sequence[Tensor], omega: Tensor) -> Tensor:
+    """Σ_k ω_k times what model k predicts, as doubles; ω (K,), or (N, K) by example."""
+    stacked = torch.stack([each.double() for each in predictions], dim=-1)  # (N, K) or (N, Y, K)
+    by_example = omega.ndim == 2 and stacked.ndim == 3
+    return (stacked * (omega[:, None] if by_example else omega)).sum(-1)
 
 
 class Mixture(nn.Module):
@@ -71,8 +77,7 @@ class Mixture(nn.Module):
         self.weights = nn.Buffer(weights.double())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        each = [network(inputs).double() for network in self.networks]
-        return (torch.stack(each, dim=-1) * self.weights).sum(-1)
+        return average([network(inputs) for network in self.networks], self.weights)
 
 
 def module(client: Client, models: Models, omega: Tensor) -> Mixture:
