@@ -234,7 +234,7 @@ def _facts(
         experiment,
         progress,
         experiment.last_rows(),
-        warnings.guess_of(federation, experiment.evaluated),
+        warnings.guess_of(federation, experiment.evaluated, experiment.task.objective),
         warnings.true_groups(federation.groups, ids, simulated=simulated),
     )
 

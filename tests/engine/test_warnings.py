@@ -8,7 +8,7 @@ import torch
 import toys
 from concordfl import Training, run
 from concordfl.algorithms import ALGORITHMS, FedAvg
-from concordfl.core import Degenerate
+from concordfl.core import Classification, Degenerate
 from concordfl.engine import warnings
 from concordfl.engine.plan import Plan
 
@@ -26,7 +26,7 @@ def facts(method, plan=SHORT, *, data=None, simulated=False, **options):
         made,
         progress,
         made.last_rows(),
-        warnings.guess_of(federation, made.evaluated),
+        warnings.guess_of(federation, made.evaluated, made.task.objective),
         warnings.true_groups(federation.groups, ids, simulated=simulated),
     )
 
@@ -127,7 +127,9 @@ def test_the_guess_is_the_most_frequent_class():
     common = train.bincount().argmax()
     tests = [data.splits(id).test.y for id in data.participants]
     expected = sum(float((test == common).float().mean()) for test in tests) / len(tests)
-    assert warnings.guess_of(data, data.participants)["accuracy"] == pytest.approx(expected)
+    assert warnings.guess_of(data, data.participants, Classification(3))[
+        "accuracy"
+    ] == pytest.approx(expected)
 
 
 # --- methods that are another one -----------------------------------------------------------------

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
-from ..core import Algorithm, ClientId, tree
+from ..core import Algorithm, ClientId, Objective, tree
 from ..data import Federation
 from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
@@ -99,7 +101,7 @@ def _diverged(facts: Facts) -> Findings:
     best = max(history.values) if history.rising_is_better else min(history.values)
     fell = abs(best - last) > DIVERGED * abs(best - guess) and is_better(name, best, guess)
     uniform = math.log(max(facts.experiment.task.num_classes, 2))
-    astray = METRICS[name].is_share and final["loss"] > UNLEARNT_LOSS * uniform
+    astray = name == "accuracy" and final["loss"] > UNLEARNT_LOSS * uniform
     shown = _shown(name, last)
     if fell and is_better(name, best, last):
         yield (
@@ -123,15 +125,24 @@ def _beyond(name: str, guess: float, facts: Facts) -> float:
     return guess + math.sqrt(guess * (1 - guess) / max(_num_examples(facts), 1))
 
 
-def guess_of(federation: Federation, ids: Sequence[ClientId]) -> dict[str, float]:
+def guess_of(
+    federation: Federation, ids: Sequence[ClientId], objective: Objective
+) -> dict[str, float]:
     """The mean figures over clients' test splits of one and the same answer for all examples: the
-    one that the training examples suggest.
+    mean of the training targets, which for classes is the most frequent one.
     """
-    labels = [federation.splits(id).train.y.numpy() for id in ids]
-    counts = np.bincount(np.concatenate(labels), minlength=federation.num_classes)
-    tests = [federation.splits(id).test.y.numpy() for id in ids]
-    shares = [float((test == counts.argmax()).mean()) for test in tests if len(test)]
-    return {"accuracy": math.fsum(shares) / len(shares)} if shares else {}
+    train = torch.cat([federation.splits(id).train.y for id in ids])
+    classes = objective.num_classes
+    one_hot = F.one_hot(train, classes) if classes else train
+    answer = one_hot.double().mean(0)
+    scores = []
+    for test in (federation.splits(id).test.y for id in ids):
+        if len(test):
+            answers = answer.expand(len(test), *answer.shape)
+            own_unit = (objective.in_own_unit(values) for values in (answers, test))
+            scores.append(objective.scores(*own_unit))
+    known = [one[objective.criterion] for one in scores if math.isfinite(one[objective.criterion])]
+    return {objective.criterion: math.fsum(known) / len(known)} if known else {}
 
 
 # --- a method that does not do what it is for -----------------------------------------------------

@@ -185,13 +185,13 @@ def verdict(runs: Runs) -> str | None:
         return None
     best, second = rows[:2]
     found = difference(runs[best], runs[second], criterion)
-    lead = f"{best} is {amount(found.mean, criterion)} better than {second}"
+    lead = f"{amount(found.mean, criterion)} better than {second}"
     if found.is_significant:
-        first = f"Best for participants: {best}. {lead}, which is more than chance"
+        first = f"Best for participants: {best}, {lead}, which is more than chance"
     elif found.p is None:
-        first = f"Ahead for participants: {best}. {lead}; whether that is chance is not known"
+        first = f"Ahead for participants: {best}, {lead}; whether that is chance is not known"
     else:
-        first = f"No method is clearly best for participants: {lead}, which may be chance"
+        first = f"No method is clearly best for participants: {best} is {lead}, which may be chance"
     how = _how(found) if found.is_significant else ""  # else a warning says it
     return f"{first}{how}.{_losers(runs, best, criterion)}"
 
