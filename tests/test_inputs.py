@@ -156,6 +156,43 @@ def test_every_round_is_told_to_all_who_asked():
     assert [event.record is None for event in told] == [True, False]
 
 
+def stop_at(round):
+    def observe(event):
+        if event.turn.round == round:
+            raise cf.Stop
+
+    return observe
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 5])
+def test_a_watcher_may_end_the_run_with_any_round(tmp_path, evaluate_every):
+    run = {"executor": "serial", "evaluate_every": evaluate_every}
+    settings = {"clients": CLIENTS, **SMALL, "seed": 1, "run": run}
+    short = cf.run(**settings, rounds=2)
+    for out in (None, tmp_path / "run"):
+        stopped = cf.run(**settings, rounds=9, out=out, on_round=stop_at(2))
+        assert figures(stopped) == figures(short)
+        assert (stopped.summary["rounds"], stopped.summary["stopped_early"]) == (2, True)
+        accuracies = [
+            [row["accuracy"] for row in one.clients().values()] for one in (stopped, short)
+        ]
+        assert sorted(accuracies[0]) == sorted(accuracies[1])
+        assert len(stopped.records) == len(short.records)
+    again = cf.resume(tmp_path / "run")  # it is finished
+    assert figures(again) == figures(short)
+
+
+def test_a_run_stopped_early_has_the_thresholds_of_its_last_round():
+    settings = {"clients": CLIENTS, "algorithm": "fedgmm", "seed": 1, "epochs": 1}
+    run = {"executor": "serial", "evaluate_every": 1}
+    short = cf.run(**settings, rounds=1, run=run).summary
+    ends = short["rounds"]
+    stopped = cf.run(**settings, rounds=2, run=run, on_round=stop_at(ends)).summary
+    assert stopped["thresholds"] == short["thresholds"] is not None
+    with pytest.raises(cf.SettingError, match="before there is something to predict with, got"):
+        cf.run(**settings, rounds=2, run=run, on_round=stop_at(1))
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 

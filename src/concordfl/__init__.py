@@ -39,7 +39,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
-    from .engine.experiment import Event
+    from .engine.experiment import Event, Stop
     from .result import Result
     from .runner import resume, run
 
@@ -69,6 +69,7 @@ __all__ = [
     "Result",
     "SettingError",
     "Stage",
+    "Stop",
     "Task",
     "Total",
     "Training",
@@ -85,6 +86,7 @@ __all__ = [
 _HOMES = {
     "Event": "engine.experiment",
     "Result": "result",
+    "Stop": "engine.experiment",
     "resume": "runner",
     "run": "runner",
 }

@@ -6,16 +6,22 @@ import torch
 
 from .config import Config
 from .core import Classification, Key, Model, Objective, SettingError
-from .data import Federation
+from .data import Dataset, Federation
 from .engine.setup import Setup
 from .scenarios import build_federation
 
 
-def make_federation(settings: Config) -> Federation:
-    key = Key(settings.run.seed, "federation")
-    data = settings.data.load(key.child("data"))
+def load_data(settings: Config) -> Dataset:
+    return settings.data.load(_federation_key(settings).child("data"))
+
+
+def make_federation(settings: Config, data: Dataset | None = None) -> Federation:
+    """The clients of a run; `data` are its examples where they have been loaded already."""
     federation = build_federation(
-        data, settings.scenario, key, standardise=settings.data.standardise
+        load_data(settings) if data is None else data,
+        settings.scenario,
+        _federation_key(settings),
+        standardise=settings.data.standardise,
     )
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
@@ -23,6 +29,10 @@ def make_federation(settings: Config) -> Federation:
 def make_objective(federation: Federation) -> Objective:
     """What the run is to learn."""
     return Classification(federation.num_classes)
+
+
+def _federation_key(settings: Config) -> Key:
+    return Key(settings.run.seed, "federation")
 
 
 def make_model(settings: Config, federation: Federation) -> Model:

@@ -60,7 +60,8 @@ def run(
         or a data frame, of which `client` and `label` name the columns.
     model: a name, a table, a `torch.nn.Module`, or a function that builds one.
     algorithm: a name, a table, or an object, also of a class that is registered nowhere.
-    on_round: called with an `Event` after every round; several functions are called in turn.
+    on_round: called with an `Event` after every round; several functions are called in turn. One
+        that raises `Stop` ends the run with that round.
     sections: the sections of a run file as dicts; those not given have their defaults.
 
     With `out`, a new folder, everything is written there and a killed run can be taken up again by

@@ -73,6 +73,13 @@ def test_encoding_agrees_with_scikit_learn(tmp_path):
     assert data.train.x.tolist() == theirs.tolist()
 
 
+def test_none_is_a_category_among_others_and_missing_among_numbers(tmp_path):
+    text = "site,pain,x,y\na,none,none,0\nb,strong,2,1\nb,NA,1,0\n"
+    data = table(tmp_path, text)
+    assert data.features == ("pain=none", "pain=strong", "x")
+    assert np.nan_to_num(data.train.x, nan=-1).tolist() == [[1, 0, -1], [0, 1, 2], [0, 0, 1]]
+
+
 def test_categories_are_those_of_all_clients(tmp_path):
     """What is a number at one client is a category where another has text."""
     data = folder(

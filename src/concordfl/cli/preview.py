@@ -16,6 +16,7 @@ from ..engine.choice import Choice
 from ..engine.experiment import Experiment, Turn
 from ..engine.roster import Roster
 from ..report.tables import size
+from .data_preview import show_data
 
 MAX_CLIENTS_SHOWN = 30
 HELD_OUT_CLIENTS_SHOWN = 5  # where there are more clients than that
@@ -23,18 +24,22 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def preview(settings: Config) -> Iterator[RenderableType]:
-    """The complete configuration, the clients and their labels, the model, and the bytes of a round
-    in every stage.
+    """The complete configuration, features and classes, the clients and their labels, the model,
+    the bytes of a round in every stage, and what a user should know of the data.
     """
-    federation = assemble.make_federation(settings)
+    data = assemble.load_data(settings)
+    federation = assemble.make_federation(settings, data)
     settings.run.cohort_size(len(federation.participants))
     model = assemble.make_model(settings, federation)
     yield settings.to_toml()
+    yield from show_data(data)
     yield _clients(federation)
     yield f"{settings.model.name}: {model.num_parameters:,} parameters"
     for turn, rounds, down, up in _bytes_by_stage(settings, federation):
         span = "a round" if rounds == 1 else f"its {rounds} rounds"
         yield f"stage {turn.stage.name!r}: {size(down)} down and {size(up)} up in {span}"
+    for notice in federation.notices:
+        yield f"Notice: {notice}"
 
 
 def _clients(federation: Federation) -> Table:

@@ -19,6 +19,8 @@ from .text import listing, printable, quote
 
 # cells, in any case of letters, that hold no value
 MISSING_VALUES = frozenset(("", "?", "na", "nan", "null", "none"))
+# among categories, "none" is one of them
+MISSING_CATEGORIES = MISSING_VALUES - {"none"}
 MISSING = ""  # how a missing cell stands among texts
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 DELIMITERS = (",", ";", "\t")
@@ -119,7 +121,7 @@ class _Collector:
         for name, index in self._layout.required.items():
             self._cells[name].append(self._require_value(self._required[name], index, row, line))
         for name, index in self._layout.texts.items():
-            missing = row[index].lower() in MISSING_VALUES
+            missing = row[index].lower() in MISSING_CATEGORIES
             self._texts[name].append(MISSING if missing else row[index])
             if name not in self._first_texts and not missing and not is_number(row[index]):
                 self._first_texts[name] = Cell(row[index], line)

@@ -34,7 +34,7 @@ from .checkpoint import Progress, Selected
 from .executors import Executor
 from .files import make_folder
 from .plan import Plan
-from .records import RunFolder
+from .records import RecordsSeal, RunFolder
 from .roster import Roster
 from .setup import Setup
 from .threads import one_thread
@@ -63,6 +63,10 @@ class Event(NamedTuple):
     rounds: int
     seconds: float
     record: Mapping[str, Any] | None
+
+
+class Stop(Exception):  # noqa: N818 - a wish, not a fault
+    """Raised by an observer to end the run with the round that it was told of."""
 
 
 def ignore(event: Event) -> None:
@@ -155,13 +159,41 @@ class Experiment:
             progress.step_seconds[turn.stage.name] = spent + time.monotonic() - began
             record = self._evaluate(turn, progress) if self._is_evaluated(turn, progress) else None
             progress.seconds += time.monotonic() - began
+            before = progress.records
             if record is not None:
                 self._record(record, progress)
             ends = progress.round >= end or self.is_over(progress)
             if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
                 self._save(progress)
                 saved = time.monotonic()
-            self.observe(Event(turn, len(self.turns), progress.seconds, record))
+            try:
+                self.observe(Event(turn, len(self.turns), progress.seconds, record))
+            except Stop:
+                if not ends:
+                    self._end_with(turn, progress, record, before)
+                return
+
+    def _end_with(
+        self,
+        turn: Turn,
+        progress: Progress,
+        record: Mapping[str, Any] | None,
+        before: RecordsSeal,
+    ) -> None:
+        """Make a round the last one: it is evaluated as such, in the place of its own `record`."""
+        if not self.algorithm.ready(progress.server):
+            raise SettingError(
+                "a run must not be stopped before there is something to predict with, got Stop in "
+                f"round {turn.round}"
+            )
+        if record is None or self.algorithm.scores_samples:
+            if record is not None:
+                self.records.pop()
+                progress.records = before
+                if self.folder is not None:
+                    self.folder.cut_records(before)
+            self._record(self._evaluate(turn, progress, last=True), progress)
+        self._save(progress)
 
     def _is_last(self, turn: Turn) -> bool:
         return turn.round == len(self.turns)
@@ -317,7 +349,7 @@ class Experiment:
 
     # --- evaluation, records, checkpoints ---------------------------------------------------------
 
-    def _evaluate(self, turn: Turn, progress: Progress) -> dict[str, Any]:
+    def _evaluate(self, turn: Turn, progress: Progress, *, last: bool = False) -> dict[str, Any]:
         local = self._examine(self.evaluated, turn, progress, new=False)
         if not local:
             raise ClientStepError(
@@ -338,7 +370,8 @@ class Experiment:
             "clusters": evaluate.grouping(local, self.roster.groups),
         }
         self._select(found, progress)
-        ends = self._is_last(turn) or self._is_stalled(progress, [*self.records, found])
+        stalled = self._is_stalled(progress, [*self.records, found])
+        ends = last or stalled or self._is_last(turn)
         record = found | {
             "thresholds": self._thresholds(turn, progress) if ends else None,
             "server": self.algorithm.describe(progress.server),
