@@ -40,7 +40,7 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
-    from .result import Result
+    from .result import Result, load
     from .runner import resume, run
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "WorkerError",
     "algorithms",
     "client_step",
+    "load",
     "resume",
     "run",
     "tree",
@@ -87,6 +88,7 @@ _HOMES = {
     "Event": "engine.experiment",
     "Result": "result",
     "Stop": "engine.experiment",
+    "load": "result",
     "resume": "runner",
     "run": "runner",
 }

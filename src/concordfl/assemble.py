@@ -1,12 +1,14 @@
 """The parts of a run, made from its configuration: clients, network, the set-up of nodes."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from .config import Config
-from .core import Classification, Key, Model, Objective, SettingError
-from .data import Dataset, Federation
+from .core import Classification, Key, Model, Objective, SettingError, tree
+from .data import Dataset, Federation, memory
+from .data.memory import Memory
 from .engine.setup import Setup
 from .scenarios import build_federation
 
@@ -62,6 +64,23 @@ def model_from(settings: Config, input_shape: tuple[int, ...], objective: Object
         _device(settings.run.device),
         settings.model.further_builder(),
     )
+
+
+def with_files(settings: Config) -> tuple[Config, dict[str, bytes]]:
+    """The settings of a run with a folder, and the files that it keeps there to be resumable."""
+    data = settings.data
+    if not isinstance(data, Memory) or data.given is None:
+        return settings, {}
+    files = {memory.FILE_NAME: data.given.to_bytes()}
+    return replace(settings, data=replace(data, memory=memory.FILE_NAME)), files
+
+
+def identity_of(settings: Config, federation: Federation, model: Model) -> dict[str, str]:
+    """What a run depends on beyond its settings, as hashes by name."""
+    identity = {"data": federation.fingerprint()}
+    if settings.model.given is not None:  # of which the settings tell no more than the name
+        identity["model"] = tree.digest(model.init(settings.run.seed))
+    return identity
 
 
 def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:

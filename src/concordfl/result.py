@@ -1,29 +1,72 @@
-"""Result: what a run has come to."""
+"""Result: what a run has come to, and what can be done with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import nn
+
+from .config import Config
+from .core import Algorithm, ClientId, Examples
+from .data.labels import class_values
+from .deploy import export, inputs, newcomer, saving
+from .deploy.finished import FinishedRun
+from .deploy.module import deployed_model
 from .engine.records import RunFolder
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run."""
+    """A finished run.
+
+    Examples are given as they are outside: an array or a list of rows in their own units, or a data
+    frame whose columns are matched by name; images as (N, H, W, C) bytes. `client` is a participant
+    of the run or one that has joined it by `adapt`; without one, the model for somebody of whom
+    nothing is known predicts, where the method has one.
+    """
 
     summary: dict[str, Any]
     records: list[dict[str, Any]]
     folder: Path | None
-    server: Any
+    open_run: Callable[[], FinishedRun] = field(repr=False)
     # figures by evaluated round and client, of a run without a folder
-    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_folder(cls, folder: RunFolder, settings: Config, summary: dict[str, Any]) -> "Result":
+        """Of a run in a folder, which is opened further when that is needed."""
+        path = folder.path
+        return cls(
+            summary,
+            folder.read_records(),
+            path,
+            lambda: FinishedRun.open(path, settings=settings),
+        )
+
+    @cached_property
+    def finished(self) -> FinishedRun:
+        """The run itself: its settings, its server's state, its clients."""
+        return self.open_run()
+
+    @property
+    def server(self) -> Any:
+        """The server's state at the end."""
+        return self.finished.progress.server
+
+    # --- figures ----------------------------------------------------------------------------------
 
     def clients(self) -> dict[str, dict[str, Any]]:
         """The figures of every client in the last round, by its id."""
+        return self.figures_of(self.summary["rounds"])
+
+    def figures_of(self, round: int) -> dict[str, dict[str, Any]]:
+        """The figures of every client in an evaluated round, by its id."""
         if self.folder is not None:
-            return RunFolder.open(self.folder).read_client_rows(self.summary["rounds"])
-        return dict(self.client_rows[self.summary["rounds"]])
+            return RunFolder.open(self.folder).read_client_rows(round)
+        return dict(self.client_rows[round])
 
     @property
     def accuracy(self) -> float:
@@ -31,3 +74,76 @@ class Result:
         predicts labels.
         """
         return float(self.summary["final"]["local_accuracy"])
+
+    # --- predictions ------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> np.ndarray:
+        """(Y,) the classes in the order of `predict_proba`'s columns, as numbers where all are."""
+        return class_values(self.finished.preprocessing.classes)
+
+    def predict(self, x: Any, client: ClientId | None = None) -> np.ndarray:
+        """(N,) the class of each example."""
+        probabilities = self.predict_proba(x, client)
+        found: np.ndarray = self.classes[probabilities.argmax(1)]
+        return found
+
+    def predict_proba(self, x: Any, client: ClientId | None = None) -> np.ndarray:
+        """(N, Y) the probability of each class."""
+        return self.finished.predictions(self._prepare(x), client).double().numpy()
+
+    def score(self, x: Any, y: Any, client: ClientId | None = None) -> dict[str, Any]:
+        """How good predictions are: accuracy, loss, weighted AUC and F1."""
+        return self.finished.scores(self._prepare(x, y), client)
+
+    def adapt(self, x: Any, y: Any = None, *, name: str, test: bool = True) -> dict[str, Any]:
+        """A new client joins by the method's rule for those, and predicts as `client=name` then.
+
+        What it predicts with is adapted to all examples. The answer says what was adapted and,
+        unless `test` is off, how good a client is that adapts to one half of the examples, on the
+        other half. In a run's folder it is kept for good.
+        """
+        return newcomer.join(self.finished, self._prepare(x, y), name, test=test)
+
+    def _prepare(self, x: Any, y: Any = None) -> Examples:
+        return inputs.prepare(x, self.finished.preprocessing, y, self.finished.columns_aside)
+
+    # --- to take away -----------------------------------------------------------------------------
+
+    def model(self, client: ClientId | None = None) -> nn.Module:
+        """What a client predicts with as a plain module: it takes a tensor of examples in their
+        own units and gives the probabilities that `predict_proba` gives.
+        """
+        return deployed_model(self.finished.predictor_of(client), self.finished.preprocessing)
+
+    def export(self, path: str | Path, client: ClientId | None = None) -> Path:
+        """Write `model(client)` to a file: .safetensors, .onnx or .pt2, see `deploy.export`."""
+        return export.write(self.finished, Path(path), client)
+
+    def save(self, folder: str | Path) -> "Result":
+        """Write the run to a new folder, from which `load` reads it; the result of that."""
+        if self.folder is None:
+            saving.save(self.finished, self.records, self.figures_of, Path(folder))
+        else:
+            saving.copy(self.folder, Path(folder))
+        settings = self.finished.settings  # with objects that no other process could import
+        return Result.of_folder(RunFolder.open(Path(folder)), settings, self.summary)
+
+
+def load(
+    folder: str | Path,
+    *,
+    trust: bool = False,
+    model: nn.Module | Callable[..., nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+) -> Result:
+    """The finished run in a folder.
+
+    A model, method or embedding `package.module:name` is code that the folder asks to run: it is
+    refused unless you `trust` the folder. A model or an algorithm that no other process can import,
+    as one of a notebook, is given again.
+    """
+    opened = FinishedRun.open(Path(folder), trust=trust, model=model, algorithm=algorithm)
+    return Result(
+        opened.summary, RunFolder.open(Path(folder)).read_records(), Path(folder), lambda: opened
+    )

@@ -14,15 +14,23 @@ import torch
 from torch import nn
 
 from . import config as configuration
-from .assemble import make_federation, make_model, make_objective, make_setup
+from .assemble import (
+    identity_of,
+    make_federation,
+    make_model,
+    make_objective,
+    make_setup,
+    with_files,
+)
 from .config import Config
-from .core import Algorithm, Model, SettingError, tree
-from .data import Federation, memory
-from .data.memory import Memory
+from .core import Algorithm, Model, SettingError
+from .data import Federation
+from .deploy.finished import FinishedRun
+from .deploy.kept import InMemory
+from .deploy.saving import write_models
 from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
-from .engine.executors import Executor
 from .engine.experiment import Event, Experiment
 from .engine.records import RunFolder
 from .engine.roster import Roster
@@ -83,7 +91,7 @@ def run(
     )
     if out is None:
         return _run(settings, None, on_round)
-    settings, files = _with_files(configuration.with_fixed_paths(settings))
+    settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
         return _run(settings, folder, on_round)
 
@@ -109,15 +117,6 @@ def resume(
         return _run(settings, folder, on_round)
 
 
-def _with_files(settings: Config) -> tuple[Config, dict[str, bytes]]:
-    """The settings of a run with a folder, and the files that it keeps there to be resumable."""
-    data = settings.data
-    if not isinstance(data, Memory) or data.given is None:
-        return settings, {}
-    files = {memory.FILE_NAME: data.given.to_bytes()}
-    return replace(settings, data=replace(data, memory=memory.FILE_NAME)), files
-
-
 def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
     observers = (on_round,) if callable(on_round) else tuple(on_round)
 
@@ -133,7 +132,7 @@ def _run(
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
-        return Result(finished, folder.read_records(), folder.path, None)
+        return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
@@ -160,10 +159,13 @@ def _run(
         summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
         if folder is not None:
-            _write_models(folder, settings.algorithm, progress, executor)
+            write_models(folder, settings.algorithm, progress, executor.personal_parts())
             folder.write_summary(summary)
-    path = None if folder is None else folder.path
-    return Result(summary, experiment.records, path, progress.server, experiment.client_rows)
+            return Result.of_folder(folder, settings, summary)
+        states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
+    kept = InMemory(federation, states)
+    run = FinishedRun(settings, summary, progress, model, setup.objective, kept)
+    return Result(summary, experiment.records, None, lambda: run, experiment.client_rows)
 
 
 def _require_figures(settings: Config, federation: Federation) -> None:
@@ -187,9 +189,7 @@ def _identify(
     folder: RunFolder, settings: Config, federation: Federation, model: Model
 ) -> dict[str, str]:
     """What a run must be resumed with; recorded when it begins, with who takes part."""
-    identity = {"config": folder.config_digest(), "data": federation.fingerprint()}
-    if settings.model.given is not None:  # of which the settings tell no more than the name
-        identity["model"] = tree.digest(model.init(settings.run.seed))
+    identity = {"config": folder.config_digest(), **identity_of(settings, federation, model)}
     recorded = folder.read_federation()
     if recorded is None:
         source = settings.to_table()["data"]
@@ -238,19 +238,6 @@ def _facts(
         warnings.guess_of(federation, experiment.evaluated, experiment.task.objective),
         warnings.true_groups(federation.groups, ids, simulated=simulated),
     )
-
-
-def _write_models(
-    folder: RunFolder, algorithm: Algorithm, progress: Progress, executor: Executor
-) -> None:
-    """What is deployed: the run's model, and of personal methods every client's part."""
-    folder.write_model("final", algorithm.deployed(progress.server))
-    if not algorithm.personal:
-        if progress.selected is not None:
-            folder.write_model("selected", algorithm.deployed(progress.selected.server))
-        return
-    for id, state in executor.personal_parts():  # of the last round: others are not kept
-        folder.write_client_state(id, state)
 
 
 def versions() -> dict[str, str]:

@@ -375,13 +375,14 @@ def test_adapt_lets_a_new_client_join(folder):
     for _ in range(2):
         done = concordfl(folder, "adapt", "fedavg-ft", "--data", "clinic.npz")
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("clinic: accuracy ")
+        assert done.stdout.startswith("clinic: adapted: its own copy of the model\n")
+        assert "on 182 examples, after adapting to 182 others; what is kept" in done.stdout
         answers.append((folder / "fedavg-ft/adapted/clinic.json").read_text())
     assert answers[0] == answers[1]
     assert json.loads(answers[0])["adapted_on"] == 182
     after = snapshot(folder / "fedavg-ft")
     assert {name: after[name] for name in before} == before
-    assert set(after) - set(before) == {"adapted/clinic.json"}
+    assert set(after) - set(before) == {"adapted/clinic.json", "adapted/clinic.safetensors"}
     refused = concordfl(folder, "adapt", "local", "--data", "clinic.npz")
     assert refused.returncode == 2
     assert (

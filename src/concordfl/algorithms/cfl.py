@@ -50,6 +50,7 @@ class CFLServer(NamedTuple):
 class CFL(Algorithm):
     about = About("CFL", "Sattler et al.", 2021, travels="a model", private="data", cost="1")
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the choice of its cluster"
 
     stopped: Positive = 0.4  # ε1: a cluster stands still if its mean update is shorter
     pulling: Positive = 1.6  # ε2: and clients disagree if the longest update is longer

@@ -25,6 +25,7 @@ class FedAvgFineTuned(FedAvg):
     )
     personal: ClassVar[bool] = True
     tunes_new: ClassVar[bool] = False  # it tunes by itself
+    adapts: ClassVar[str] = "its own copy of the model"
 
     tune_epochs: Repeats = 1
 

@@ -42,6 +42,7 @@ class FedBN(Algorithm):
     )
     personal: ClassVar[bool] = True
     tunes_new: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:
         private = set(task.model.normalisation_names)

@@ -99,6 +99,7 @@ class FedConceptEM(Algorithm):
         cost="K",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its mixture weights"
     public_state: ClassVar[frozenset[str]] = frozenset({"counted"})
 
     num_models: ModelCount = 3  # K

@@ -64,6 +64,7 @@ class FedDual(Algorithm):
         cost="2",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its private encoder"
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return Dual(module)

@@ -41,6 +41,7 @@ class FedEM(Algorithm):
         cost="K",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its mixture weights"
 
     num_models: ModelCount = 3  # K
     # a client's weight in model k: n, or n times its ω

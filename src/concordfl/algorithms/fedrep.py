@@ -30,6 +30,7 @@ class FedRep(Algorithm):
         "FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1"
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its head"
 
     head_epochs: Repeats = 1  # before the body's
     body_epochs: Repeats = 1

@@ -76,6 +76,7 @@ class FedSoft(Algorithm):
         cost="about 1",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the importance of the clusters to it"
     public_state: ClassVar[frozenset[str]] = frozenset({"model"})  # it travels, times its weights
 
     num_models: ModelCount = 3  # S

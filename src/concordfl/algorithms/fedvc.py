@@ -7,7 +7,7 @@ sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,8 @@ class FedVC(Algorithm):
         private="data, preference",
         cost="1",
     )
+
+    adapts: ClassVar[str] = "its preference for concepts"
 
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10

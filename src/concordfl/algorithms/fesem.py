@@ -49,6 +49,7 @@ class FeSEMServer(NamedTuple):
 class FeSEM(Algorithm):
     about = About("FeSEM", "Long et al.", 2023, travels="a model", private="data", cost="1")
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the choice of its cluster"
 
     num_models: ModelCount = 3  # K
     mu: NonNegative = 0.01  # weight of the proximal term

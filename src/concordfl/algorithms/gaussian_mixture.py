@@ -88,6 +88,7 @@ class FedGMMCentres(NamedTuple):
 @dataclass(frozen=True)
 class GaussianMixture(Algorithm):
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "its mixture weights"
     public_state: ClassVar[frozenset[str]] = frozenset({"pi"})  # it travels, but only into a sum
     scores_samples: ClassVar[bool] = True
 

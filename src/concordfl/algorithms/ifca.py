@@ -37,6 +37,7 @@ class IFCA(Algorithm):
         cost="about 1",
     )
     personal: ClassVar[bool] = True
+    adapts: ClassVar[str] = "the choice of its model"
     chooses: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # K

@@ -1,22 +1,38 @@
 """`concordfl adapt`."""
 
+from typing import Annotated
+
+import typer
+
 from ..deploy import newcomer
+from ..deploy.kept import answer_file
 from ..report.tables import percent
 from .options import DataOption, FolderArgument, TrustOption
 from .terminal import say
 
 
-def adapt(folder: FolderArgument, data: DataOption, trust: TrustOption = False) -> None:
-    """Let a new client join a finished run: it adapts to half of its examples and is tested on the
-    rest.
+def adapt(
+    folder: FolderArgument,
+    data: DataOption,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", help="The new client's name, instead of the file's.", metavar="NAME"
+        ),
+    ] = None,
+    trust: TrustOption = False,
+) -> None:
+    """Let a new client join a finished run. It adapts to all of its examples and can then predict;
+    to say how well, it also adapts to half of them and is tested on the rest.
     """
-    answer = newcomer.adapt(folder, data, trust=trust)
-    tested = answer["tested_on"]
+    answer = newcomer.adapt(folder, data, client=client, trust=trust)
+    name, tested = answer["client"], answer["tested_on"]
     figures = [f"accuracy {percent(tested['accuracy'])}"] if "accuracy" in tested else []
     if "log_likelihood" in answer:
         figures += [f"log-likelihood {answer['log_likelihood']['own_weights']:.3f}"]
     say(
-        f"{answer['client']}: {', '.join(figures)} on {tested['examples']} examples, after "
-        f"adapting to {answer['adapted_on']} others",
-        f"Written to {newcomer.answer_file(folder, answer['client'])}",
+        f"{name}: {newcomer.sentence(answer)}",
+        f"{name}: {', '.join(figures)} on {tested['examples']} examples, after adapting to "
+        f"{answer['adapted_on']} others; what is kept is adapted to all {answer['kept_from']}",
+        f"Written to {answer_file(folder, name)}",
     )

@@ -8,7 +8,9 @@ import typer
 from .adapt import adapt
 from .compare import compare
 from .data import app as data_app
+from .export import export
 from .list import list_known
+from .predict import predict
 from .resume import resume
 from .run import run
 from .score import score
@@ -46,5 +48,7 @@ app.command("run")(run)
 app.command("resume")(resume)
 app.command("compare")(compare)
 app.command("adapt")(adapt)
+app.command("predict")(predict)
+app.command("export")(export)
 app.command("score")(score)
 app.add_typer(data_app, name="data")

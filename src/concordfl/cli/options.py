@@ -35,6 +35,15 @@ DataOption = Annotated[
     Path,
     typer.Option("--data", help="Examples: .npz, .csv or a folder of images.", show_default=False),
 ]
+ClientOption = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="NAME",
+        help="A client of the run, or one that has adapted to it; left out, somebody unknown.",
+        show_default=False,
+    ),
+]
 RunFile = Annotated[Path, typer.Argument(help="A run file in TOML.", show_default=False)]
 
 

@@ -140,6 +140,7 @@ class Algorithm(Settings, ABC):
     personal: ClassVar[bool] = False  # whether clients predict with something of their own
     # whether there is a rule for clients that were not in training
     accepts_new_clients: ClassVar[bool] = True
+    adapts: ClassVar[str] = ""  # what a new client makes of its examples, in words
     # entries of a client's state that only repeat what it has sent
     public_state: ClassVar[frozenset[str]] = frozenset()
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is

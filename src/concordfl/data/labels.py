@@ -71,6 +71,12 @@ def class_name(value: str | bytes | float) -> str:
     return repr(float(value))
 
 
+def class_values(names: Sequence[str]) -> np.ndarray:
+    """Classes as values: numbers where all of them are numbers, else text."""
+    numbers = [_parse_number(name) for name in names]
+    return np.array(names if None in numbers else numbers)
+
+
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """As numbers where all of them are numbers, so that 10 comes after 9; else as text."""
     numbers = {name: _parse_number(name) for name in names}

@@ -1,21 +1,25 @@
-"""A finished run, opened again: its settings, what it learned, and how it read its data. Nothing of
-the run is changed.
+"""A finished run: its settings, what it learned, and how it read its data. It is the one way from a
+run to predictions; nothing of the run is changed.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..algorithms import ALGORITHMS
-from ..assemble import make_federation, model_from
+from ..assemble import model_from
 from ..config import Config, read_run_folder
 from ..core import (
+    Algorithm,
     CheckpointError,
     Classification,
     Client,
+    ClientId,
     Examples,
     Model,
     Objective,
@@ -27,10 +31,14 @@ from ..core import (
 from ..core.settings import received
 from ..data import Federation, Preprocessing
 from ..data.own import Samples, read_samples
+from ..data.text import listing, quote
 from ..engine import checkpoint
-from ..engine.checkpoint import Progress, check_identity
+from ..engine.checkpoint import Progress
+from ..engine.evaluate import none_for_nan
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
+from ..engine.threads import one_thread
+from .kept import InFolder, Kept, Newcomer
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
@@ -39,21 +47,32 @@ MAX_CLASSES = 10**6
 
 @dataclass(frozen=True)
 class FinishedRun:
-    path: Path
     settings: Config
     summary: dict[str, Any]
     progress: Progress
     model: Model
     objective: Objective
-    identity: Mapping[str, str]  # of its settings and data
+    kept: Kept
 
     @classmethod
-    def open(cls, folder: Path, *, trust: bool = False) -> "FinishedRun":
-        """The run in `folder`. A model or embedding `package.module:function` is code that the
+    def open(
+        cls,
+        folder: Path,
+        *,
+        trust: bool = False,
+        model: object = None,
+        algorithm: Algorithm | None = None,
+        settings: Config | None = None,
+    ) -> "FinishedRun":
+        """The run in `folder`. A model, method or embedding `package.module:name` is code that the
         folder asks to run: it is refused unless you `trust` the folder.
+
+        A model or method that cannot be imported is given again; a run of this very process has its
+        `settings`.
         """
         run = RunFolder.open(folder)
-        settings = read_run_folder(run.path, trust=trust)
+        if settings is None:
+            settings = read_run_folder(run.path, trust=trust, model=model, algorithm=algorithm)
         summary = run.read_summary()
         if summary is None:
             raise CheckpointError(
@@ -66,8 +85,20 @@ class FinishedRun:
         identity = {**recorded["identity"], "config": run.config_digest()}
         progress = _last_progress(run, summary["rounds"], identity)
         shape, objective = _task_of(summary, folder)
-        model = model_from(settings, shape, objective)
-        return cls(run.path, settings, summary, progress, model, objective, identity)
+        network = model_from(settings, shape, objective)
+        clients = tuple(recorded["clients"])
+        sha256 = tree.digest(progress.server)
+        kept = InFolder(run, settings, identity, sha256, clients)
+        return cls(settings, summary, progress, network, objective, kept)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.settings.algorithm
+
+    @property
+    def name(self) -> str:
+        """What the method is called."""
+        return str(self.summary["algorithm"])
 
     @property
     def last_round(self) -> int:
@@ -83,17 +114,17 @@ class FinishedRun:
         if not getattr(self.settings.algorithm, ability):
             able = [name for name, kind in ALGORITHMS.items() if getattr(kind, ability)]
             raise SettingError(
-                f"{verb} needs a method that {phrase}, got {self.summary['algorithm']!r}: such "
-                f"methods are {', '.join(able)}"
+                f"{verb} needs a method that {phrase}, got {self.name!r}: such methods are "
+                f"{', '.join(able)}"
             )
 
     def federation(self) -> Federation:
-        """The clients of the run, made anew from its data, which must be those that it had."""
-        made = make_federation(self.settings)
-        check_identity(self.path, self.identity, {**self.identity, "data": made.fingerprint()})
-        return made
+        """The clients of the run; its data must be those that it had."""
+        return self.kept.federation()
 
-    def client(self, id: str, examples: Examples, *, has_state: bool = False) -> Client:
+    # --- clients ----------------------------------------------------------------------------------
+
+    def client(self, id: ClientId, examples: Examples, *, has_state: bool = False) -> Client:
         """A client at the end of the run."""
         return Client(
             id,
@@ -117,30 +148,110 @@ class FinishedRun:
         data = self.progress.publications.data
         return {name: tree.unpack(packed) for name, packed in data.items()}
 
-    @cached_property
-    def _folder(self) -> RunFolder:
-        return RunFolder.open(self.path)
+    def _nobody(self, id: ClientId) -> Client:
+        """A client without examples."""
+        shape = self.preprocessing.input_shape
+        stored = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+        return self.client(
+            id,
+            Examples(
+                torch.zeros(0, *stored),
+                torch.zeros(0, dtype=torch.int64),
+                scale=self.preprocessing.scale,
+            ),
+        )
 
-    def predictor(self, id: str, train: Examples, *, new: bool) -> Predictor:
+    # --- what a client predicts with --------------------------------------------------------------
+
+    def predictor(self, id: ClientId, train: Examples, *, new: bool) -> Predictor:
         """What a client that has the examples `train` predicts with.
 
         A participant does so with its personal part, a new client by the method's rule for those.
         """
-        algorithm = self.settings.algorithm
-        state = None if new else self._folder.read_client_state(id)
-        return Predictor.prepare(
-            algorithm,
-            self.client(id, train, has_state=state is not None),
-            state,
-            algorithm.message(self.progress.server, None if new else id),
-            new=new,
-            tune_epochs=self.settings.run.tune_new,
-        )
+        state = None if new else self.kept.state(id)
+        with one_thread():
+            return Predictor.prepare(
+                self.algorithm,
+                self.client(id, train, has_state=state is not None),
+                state,
+                self.algorithm.message(self.progress.server, None if new else id),
+                new=new,
+                tune_epochs=self.settings.run.tune_new,
+            )
 
-    @property
+    def predictor_of(self, id: ClientId | None) -> Predictor:
+        """What the client of that name predicts with: a participant, one that joined later, or one
+        that was held out. None is somebody of whom nothing is known.
+        """
+        self.require("classifies", "predict", "predicts labels")
+        if id is None:
+            return self._unadapted()
+        joined = self.kept.newcomer(id)
+        if joined is not None:
+            return self.joined(id, joined)
+        known = (*self.kept.participants, *self.kept.held_out)
+        if id not in known:
+            everybody = [*self.kept.participants, *self.kept.newcomers(), *self.kept.held_out]
+            raise SettingError(
+                f"client must be of the run, or have adapted to it, got {quote(id)}: known are "
+                f"{listing(everybody)}"
+            )
+        train = self.federation().splits(id, self.summary["training_rounds"]).train
+        return self.predictor(id, train, new=id in self.kept.held_out)
+
+    def joined(self, id: ClientId, newcomer: Newcomer) -> Predictor:
+        """What a client that joined later predicts with; its examples are no longer needed."""
+        message = newcomer.message
+        if message is None:
+            message = self.algorithm.message(self.progress.server, None)
+        return Predictor(self.algorithm, self._nobody(id), newcomer.state, message)
+
+    def unadapted(self) -> Predictor | None:
+        """What somebody without examples predicts with, where the method has something for them."""
+        if not self.algorithm.accepts_new_clients:
+            return None
+        message = self.algorithm.message(self.progress.server, None)
+        nobody = self._nobody("somebody")
+        state = self.algorithm.unadapted(nobody, message)
+        return None if state is None else Predictor(self.algorithm, nobody, state, message)
+
+    def _unadapted(self) -> Predictor:
+        found = self.unadapted()
+        if found is None:
+            adapts = self.algorithm.accepts_new_clients
+            way_out = ", or adapt to labelled examples of a new one" if adapts else ""
+            raise SettingError(
+                f"client must be given, as {self.name!r} has no model that serves everybody, got "
+                f"none: give one of {listing([*self.kept.participants, *self.kept.newcomers()])}"
+                f"{way_out}"
+            )
+        return found
+
+    @one_thread()
+    def predictions(self, examples: Examples, id: ClientId | None) -> Tensor:
+        """What a client predicts, or somebody of whom nothing is known: (N, Y) class probabilities,
+        or what the objective says, in the targets' own unit.
+        """
+        return self.predictor_of(id).predictions(examples)
+
+    @one_thread()
+    def scores(self, examples: Examples, id: ClientId | None) -> dict[str, Any]:
+        """The objective's metrics of these predictions; None where one is undefined."""
+        return none_for_nan(self.predictor_of(id).scores(examples))
+
+    # --- data -------------------------------------------------------------------------------------
+
+    @cached_property
     def preprocessing(self) -> Preprocessing:
         """How the run read its own data, and reads a newcomer's."""
         return Preprocessing.from_record(self.summary.get("preprocessing"))
+
+    @property
+    def columns_aside(self) -> tuple[str, ...]:
+        """Columns of a table that are no features."""
+        label = getattr(self.settings.data, "label", "y")
+        client = getattr(self.settings.data, "client", None)
+        return (label,) if client is None else (label, client)
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""

@@ -9,13 +9,12 @@ clients/round-00000005.npz          the figures of every client in an evaluated 
 checkpoint/                         see checkpoint.py
 models/final.safetensors            what is deployed; also `selected`
 models/clients/<client>.safetensors a client's personal part
+adapted/<client>.json, .safetensors what came of a client that joined later: see deploy/kept.py
 summary.json                        the result; a run without one is not finished
 """
 
 import hashlib
-import json
 import os
-import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,7 +43,6 @@ from .client_table import ClientRows, Columns
 from .files import (
     SealedJson,
     append,
-    canonical_json,
     check_format,
     damage_in,
     file_name,
@@ -58,9 +56,9 @@ from .files import (
     to_json,
     write_atomically,
 )
+from .sealed_tensors import join_header, seal_client_tree, split_header, verify_client_tree
 
 RECORD_FORMAT = 1
-CLIENT_STATE_FORMAT = 1
 MODEL_FORMAT = 1
 # what is written before the first round is played
 BEFORE_FIRST_ROUND = ("config.toml", EXAMPLES_FILE, "federation.json", "executor.json")
@@ -375,10 +373,10 @@ class RunFolder:
             make_folder(self.path / "models")
             separate = {key: value.contiguous().clone() for key, value in tensors.items()}
             # Others' loaders look for `format`, which says by which library tensors were saved.
-            header, data = _split_header(save(separate, {"format": "pt"}))
+            header, data = split_header(save(separate, {"format": "pt"}))
             header["__metadata__"]["concordfl_format"] = str(MODEL_FORMAT)
             file = self.path / "models" / f"{name}.safetensors"
-            write_atomically(file, _join_header(header, data))
+            write_atomically(file, join_header(header, data))
 
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the
@@ -386,7 +384,7 @@ class RunFolder:
         """
         file = self._client_state_file(id)
         make_folder(file.parent)
-        write_atomically(file, _seal_state(id, state))
+        write_atomically(file, seal_client_tree(id, state))
 
     def read_client_state(self, id: ClientId) -> Tree:
         """A client's personal part; None where it has none."""
@@ -396,7 +394,7 @@ class RunFolder:
         data = read_file(file)
         summary = self.path / "summary.json"
         with damage_in(file, f"remove {summary} and `concordfl resume {self.path}` writes both"):
-            _verify_state(id, data)
+            verify_client_tree(id, data)
             return tree.unpack(data)
 
     def _client_state_file(self, id: ClientId) -> Path:
@@ -472,44 +470,3 @@ def verify_records(file: Path, seal: RecordsSeal) -> None:
 def _read_records(file: Path) -> bytes:
     """No file yet is the same as no record yet."""
     return read_file(file) if os.path.lexists(file) else b""
-
-
-def _seal_state(id: ClientId, state: bytes) -> bytes:
-    """`state`, a packed tree, with the client's id and a sha256 in the safetensors header."""
-    header, tensors = _split_header(state)
-    # As JSON: metadata must be valid Unicode, an id need not be.
-    header["__metadata__"] |= {"format": str(CLIENT_STATE_FORMAT), "client": json.dumps(id)}
-    header["__metadata__"]["sha256"] = _state_digest(header, tensors)
-    return _join_header(header, tensors)
-
-
-def _join_header(header: Mapping[str, Any], tensors: bytes) -> bytes:
-    """A safetensors file; safetensors itself would write several metadata in any order."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + tensors
-
-
-def _verify_state(id: ClientId, data: bytes) -> None:
-    header, tensors = _split_header(data)
-    metadata = header["__metadata__"]
-    number = str(metadata.get("format"))
-    check_format(int(number) if re.fullmatch("[0-9]{1,9}", number) else number, CLIENT_STATE_FORMAT)
-    seal = metadata.pop("sha256", None)
-    if seal != _state_digest(header, tensors):
-        raise FormatError("its content must have the sha256 that it names, got another")
-    if metadata.get("client") != json.dumps(id):
-        found = reprlib.repr(metadata.get("client"))
-        raise FormatError(f"it must be of client {reprlib.repr(id)}, got {found}")
-
-
-def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = parse_json(data[8:end])
-    if not isinstance(header, dict) or not isinstance(header.get("__metadata__"), dict):
-        raise FormatError("it must be a safetensors file with metadata, got another")
-    return header, data[end:]
-
-
-def _state_digest(header: Mapping[str, Any], tensors: bytes) -> str:
-    return hashlib.sha256(canonical_json(header) + b"\n" + tensors).hexdigest()
