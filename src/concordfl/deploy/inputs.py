@@ -9,8 +9,8 @@ import torch
 
 from ..core import DataError, Examples
 from ..data import Arrays, Preprocessing
-from ..data.columns import encode, match_columns
-from ..data.csv_table import MISSING, MISSING_VALUES, CsvTable
+from ..data.columns import encode, match_columns, say_unknown_categories
+from ..data.csv_table import MISSING, MISSING_CATEGORIES, CsvTable
 from ..data.labels import Labels
 from ..data.own import _check_inputs, _check_labels
 from ..data.text import reason
@@ -87,6 +87,7 @@ def _by_name(frame: Any, preprocessing: Preprocessing, ignored: Collection[str])
         cells={},
     )
     match_columns([column.name for column in columns], table, str(WHERE), "the run")
+    say_unknown_categories(columns, table)
     return encode(columns, table)
 
 
@@ -107,6 +108,6 @@ def _number_column(column: Any, name: str) -> np.ndarray:
 
 def _texts(column: Any) -> Labels:
     return Labels.of(
-        MISSING if value is None or str(value).lower() in MISSING_VALUES else str(value)
+        MISSING if value is None or str(value).lower() in MISSING_CATEGORIES else str(value)
         for value in column.to_numpy().tolist()
     )
