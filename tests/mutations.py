@@ -527,6 +527,7 @@ class World:
             _write_inputs(path, rng)
             for method in METHODS:
                 world._run(method)
+            world._run_on_mixed_table()
             for method in METHODS:
                 world._use(method)
             Path("kept/kept.toml").write_text(KEPT_RUN_FILE)
@@ -555,6 +556,14 @@ class World:
         with contextlib.suppress(Halt):
             cf.run(**sections, out=f"runs/{method}-stopped", on_round=stop)
 
+    def _run_on_mixed_table(self) -> None:
+        cf.run(
+            run={**PLAN, "rounds": 1},
+            data={**MIXED, "table": "own/mixed.csv"},
+            model={"hidden": [4]},
+            out="runs/mixed-finished",
+        )
+
     def _use(self, method: str) -> None:
         """What `adapt` and `score` say of the whole run."""
         shutil.copytree(f"runs/{method}-finished", "run")
@@ -574,7 +583,14 @@ class World:
 
 
 COMPARE = ("compare", "kept.toml", "--algorithms", "fedavg,local", "--seeds", "2")
-OWN_FORMS = ("table", "csv", "npz", "images")
+OWN_FORMS = ("table", "csv", "npz", "images", "mixed")
+MIXED = {  # a table with a column of every kind
+    "table": "mixed.csv",
+    "client": "site",
+    "drop": ["id"],
+    "group": "region",
+    "split": "set",
+}
 
 
 def _write_inputs(path: Path, rng: Generator) -> None:
@@ -589,6 +605,14 @@ def _write_inputs(path: Path, rng: Generator) -> None:
     for name in "ab":
         lines = [row[2:] for row in rows if row.startswith(name)]
         (path / f"own/csv/{name}.csv").write_text("age,height,y\n" + "\n".join(lines) + "\n")
+    sets = ("train", "train", "validation", "test")
+    mixed = [
+        f"{i},{'ab'[i % 2]},{'NS'[i % 2]},{sets[i // 2 % 4]},{rng.normal():.2f},{'mf?'[i % 3]},"
+        f"{('red', 'green', '')[i // 2 % 3]},{i % 3}"
+        for i in range(32)
+    ]
+    header = "id,site,region,set,age,sex,colour,y"
+    (path / "own/mixed.csv").write_text("\n".join([header, *mixed]) + "\n")
     for client in "ab":
         for index, ending in enumerate(("png", "jpg", "gif", "bmp", "png", "jpg")):
             file = path / "own/images" / client / ("cat", "dog")[index % 2] / f"{index}.{ending}"
@@ -765,9 +789,16 @@ def prepare_data(world: World, folder: Path, rng: Generator) -> Prepared:
     if form == "table":
         shutil.copyfile(source / "table.csv", folder / "table.csv")
         data, root = {"table": "table.csv"}, folder / "table.csv"
+    elif form == "mixed":
+        shutil.copyfile(source / "mixed.csv", folder / "mixed.csv")
+        data, root = MIXED, folder / "mixed.csv"
+        if rng.random() < 0.5:
+            data = {**{key: MIXED[key] for key in ("table", "client", "group")}, "time": "age"}
     else:
         shutil.copytree(source / form, folder / "mine")
         data, root = {"folder": "mine"}, folder / "mine"
+        if form == "images" and rng.random() < 0.4:
+            data |= {"resize": [5, 6]}
     words = []
     for _ in range(1 + (rng.random() < 0.15)):
         paths = [root] if root.is_file() else sorted(root.rglob("*"))
@@ -787,12 +818,13 @@ def prepare_data(world: World, folder: Path, rng: Generator) -> Prepared:
 
 def _prepare_newcomer(world: World, folder: Path, rng: Generator) -> Prepared:
     """The data of a client that joins a finished run, or is scored by it."""
-    form, method = pick(rng, ("npz", "csv", "images")), pick(rng, METHODS)
+    form, method = pick(rng, ("npz", "csv", "images", "mixed")), pick(rng, METHODS)
+    method = "mixed" if form == "mixed" else method
     for name in ("data", "outside"):
         shutil.copytree(world.path / name, folder / name)
     shutil.copytree(world.path / f"runs/{method}-finished", folder / "run")
-    source = "images/a" if form == "images" else f"{form}/a.{form}"
-    given = folder / f"new.{form}"
+    source = {"images": "images/a", "mixed": "mixed.csv"}.get(form, f"{form}/a.{form}")
+    given = folder / ("new.csv" if form == "mixed" else f"new.{form}")
     if form == "images":
         shutil.copytree(world.path / "own" / source, given)
     else:

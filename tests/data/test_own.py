@@ -101,6 +101,49 @@ def test_folders_of_images(tmp_path):
         folder(tmp_path)
 
 
+def write_images(path, sizes):
+    """A client's images in two classes; (height, width) of each."""
+    rng = np.random.default_rng(0)
+    pictures = []
+    for number, (height, width) in enumerate(sizes):
+        file = path / ("cat", "dog")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(256, size=(height, width, 3), dtype=np.uint8)
+        pictures.append(Image.fromarray(pixels))
+        pictures[-1].save(file)
+    return pictures
+
+
+def test_images_are_brought_to_one_size(tmp_path):
+    pictures = write_images(tmp_path / "sites/a", [(8, 6), (8, 6), (9, 12), (4, 4)])
+    with pytest.raises(DataError, match=r"resize = \[HEIGHT, WIDTH\] in \[data\] brings them to"):
+        folder(tmp_path / "sites")
+    data = folder(tmp_path / "sites", resize=(4, 5))
+    expected = [np.asarray(one.resize((5, 4), Image.Resampling.BILINEAR)) for one in pictures]
+    assert np.array_equal(data.train.x, np.stack([expected[i] for i in (0, 2, 1, 3)]))
+    assert data.resize == (4, 5)
+
+
+def test_a_newcomers_images_are_brought_to_the_runs_size(tmp_path):
+    write_images(tmp_path / "sites/a", [(8, 6), (8, 6)] * 5)
+    cf.run(
+        data={"folder": str(tmp_path / "sites"), "resize": [4, 5]},
+        run={"rounds": 1, "executor": "serial"},
+        out=tmp_path / "run",
+    )
+    write_images(tmp_path / "late", [(9, 9), (3, 3), (4, 5), (8, 6)])
+    assert adapt(tmp_path / "run", tmp_path / "late")["tested_on"]["examples"] == 2
+
+
+def test_many_images_are_counted_while_they_are_read(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("concordfl.data.own.IMAGES_PER_LINE", 4)
+    for name in "ab":
+        write_images(tmp_path / name, [(3, 3)] * 5)
+    with caplog.at_level("INFO", "concordfl"):
+        folder(tmp_path)
+    assert caplog.messages == ["4 images read", "8 images read"]
+
+
 def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,10\n2,9\n3,9.0\n")
     assert folder(tmp_path).train.y.tolist() == [1, 0, 0]

@@ -128,6 +128,30 @@ def test_clients_can_be_held_out():
         build(clients=2, hold_out=0.9)
 
 
+def test_clients_can_be_held_out_by_name():
+    made = build(hold_out=("client-03", "client-07"))
+    assert made.held_out == ("client-03", "client-07")
+    assert len(made.participants) == 18
+    assert not {*made.participants} & {*made.held_out}
+
+
+def test_an_unknown_client_cannot_be_held_out():
+    with pytest.raises(SettingError) as error:
+        build(hold_out=("client-3",))
+    assert str(error.value).startswith("scenario.hold_out must name clients, got 'client-3': did")
+
+
+def test_not_all_clients_can_be_held_out():
+    with pytest.raises(SettingError, match="leave a client to train with, got all 2 of them"):
+        build(clients=2, hold_out=("client-0", "client-1"))
+
+
+def test_held_out_is_a_share_or_names():
+    with pytest.raises(SettingError, match="hold_out must be < 1 or a list, got 1.5"):
+        Scenario(hold_out=1.5)
+    assert Scenario.from_table({"hold_out": ["a"]}).to_table()["hold_out"] == ["a"]
+
+
 def test_standardisation_from_sums_is_that_of_the_pooled_training_examples():
     rng = np.random.default_rng(0)
     x = rng.normal(3, 5, size=(SIZE, 4)).astype(np.float32)

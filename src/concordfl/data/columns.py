@@ -5,8 +5,9 @@ that is missing, or has a category that nobody had in training, is 0 in all of t
 """
 
 import json
+import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from .csv_table import MISSING, CsvTable
 from .labels import Labels, is_number, sort_classes
 from .text import listing, printable, quote
 
+log = logging.getLogger(__name__)
 MAX_CATEGORIES = 100
 # A column of text that is another one in every row of so many tells rows apart, not kinds of rows.
 MAX_ROWS_ALL_DIFFERENT = 20
@@ -132,16 +134,18 @@ def _indicate(texts: Labels, categories: Sequence[str]) -> np.ndarray:
     return encoded
 
 
-def unknown_categories(columns: Sequence[Column], table: CsvTable) -> Iterator[str]:
-    """A sentence for every column with categories that were not agreed on."""
+def say_unknown_categories(columns: Sequence[Column], table: CsvTable) -> None:
+    """Log a sentence for every column with categories that were not agreed on."""
     for column in columns:
         if column.categories is None:
             continue
         unknown = {*table.texts[column.name].names} - {*column.categories, MISSING}
         if unknown:
-            yield (
-                f"{printable(table.path)}: column {quote(column.name)} has categories that the run "
-                f"does not know and counts as missing: {listing(sorted(unknown))}"
+            log.warning(
+                "%s: column %s has categories that the run does not know and counts as missing: %s",
+                printable(table.path),
+                quote(column.name),
+                listing(sorted(unknown)),
             )
 
 

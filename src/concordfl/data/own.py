@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 
 from ..core import DataError, Key, SettingError
 from .arrays import Arrays, drop_colour
-from .columns import feature_names, unknown_categories
+from .columns import feature_names, say_unknown_categories
 from .csv_table import read_csv
 from .dataset import Dataset, Source
 from .files import FILE, FOLDER, kind_of, list_folder, reading
@@ -298,8 +298,7 @@ def read_samples(
         require_numbers(table)
         return Samples(name, table.x, table.labels, table.features)
     table, x = read_like(path, label, like.table_columns, (*ignored, *like.ignored))
-    for sentence in unknown_categories(like.table_columns, table):
-        log.warning(sentence)
+    say_unknown_categories(like.table_columns, table)
     return Samples(name, x, table.labels, like.features)
 
 

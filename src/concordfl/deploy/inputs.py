@@ -8,8 +8,8 @@ import numpy as np
 
 from ..core import DataError, Examples
 from ..data import Arrays, Preprocessing
-from ..data.columns import encode, match_columns
-from ..data.csv_table import MISSING, MISSING_VALUES, CsvTable
+from ..data.columns import encode, match_columns, say_unknown_categories
+from ..data.csv_table import MISSING, MISSING_CATEGORIES, CsvTable
 from ..data.gather import is_frame, to_array, to_labels
 from ..data.labels import Labels
 from ..data.own import _check_inputs
@@ -62,6 +62,7 @@ def _by_name(frame: Any, preprocessing: Preprocessing, ignored: Collection[str])
         cells={},
     )
     match_columns([column.name for column in columns], table, WHERE, "the run")
+    say_unknown_categories(columns, table)
     return encode(columns, table)
 
 
@@ -83,6 +84,6 @@ def _number_column(column: Any, name: str) -> np.ndarray:
 
 def _texts(column: Any) -> Labels:
     return Labels.of(
-        MISSING if value is None or str(value).lower() in MISSING_VALUES else str(value)
+        MISSING if value is None or str(value).lower() in MISSING_CATEGORIES else str(value)
         for value in column.to_numpy(dtype=object, na_value=None).tolist()
     )
