@@ -113,6 +113,8 @@ class Result:
         unless `test` is off, how good a client is that adapts to one half of the examples, on the
         other half. In a run's folder it is kept for good.
         """
+        if y is None:
+            newcomer.require_no_labels(self.finished, name)
         return newcomer.join(self.finished, self._prepare(x, y), name, test=test)
 
     def _prepare(self, x: Any, y: Any = None) -> Examples:
