@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
+    from .estimator import FederatedClassifier
     from .result import Result, load
     from .runner import resume, run
 
@@ -60,6 +61,7 @@ __all__ = [
     "DataError",
     "Event",
     "Examples",
+    "FederatedClassifier",
     "FormatError",
     "Key",
     "Mean",
@@ -88,6 +90,7 @@ __all__ = [
 # where public names are that are not of `core`
 _HOMES = {
     "Event": "engine.experiment",
+    "FederatedClassifier": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",

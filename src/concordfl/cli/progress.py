@@ -15,7 +15,8 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
-from ..report.tables import criterion, headline
+from ..metrics import METRICS, criterion_in
+from ..report.tables import figure
 from ..runner import Observer
 from .terminal import printable
 
@@ -77,11 +78,16 @@ def _print_line(
 
 def _figures(event: Event) -> str:
     record = event.record or {}
-    parts = [f"local {criterion(record.get('local', {}))}"]
-    if "global" in record:
-        parts.append(f"global {criterion(record['global'])}")
+    names = {"local": "participants", "global": "newcomers"}
+    parts = []
+    for scope, name in names.items():
+        if scope in record:
+            criterion = criterion_in(record[scope]) or "accuracy"
+            parts.append(f"{name} {figure(criterion, record[scope].get(criterion))}")
     return "  ".join(parts)
 
 
 def _validation_figures(event: Event) -> str:
-    return f"validation {headline((event.record or {}).get('validation', {}))}"
+    found = (event.record or {}).get("validation", {})
+    name = criterion_in(found) or "accuracy"
+    return f"validation {METRICS[name].title} {figure(name, found.get(name))}"
