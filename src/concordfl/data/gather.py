@@ -19,7 +19,7 @@ from .text import listing, quote
 
 def gather(clients: object, client: str | None = None, label: str | None = None) -> Given:
     """The examples of every client, checked; `client` and `label` are columns of a data frame."""
-    if _is_frame(clients):
+    if is_frame(clients):
         return _of_frame(clients, client or "client", label or "y")
     if client is not None or label is not None:
         raise DataError("client and label must be columns of a data frame, got clients without")
@@ -46,11 +46,11 @@ def _samples(client: str, given: object) -> Samples:
             f"{type(given).__name__}"
         )
     x, y = given
-    features = tuple(str(name) for name in x.columns) if _is_frame(x) else ()
-    inputs = _check_inputs(_to_array(x, where), where)
+    features = tuple(str(name) for name in x.columns) if is_frame(x) else ()
+    inputs = _check_inputs(to_array(x, where), where)
     if not len(inputs):
         raise DataError(f"{where} must have at least one example, got none")
-    return Samples(client, inputs, _to_labels(y, len(inputs), where), features)
+    return Samples(client, inputs, to_labels(y, len(inputs), where), features)
 
 
 def _client_name(name: object) -> str:
@@ -63,7 +63,7 @@ def _client_name(name: object) -> str:
 # --- data frames, which need not be pandas' -------------------------------------------------------
 
 
-def _is_frame(given: object) -> bool:
+def is_frame(given: object) -> bool:
     return hasattr(given, "columns") and hasattr(given, "to_numpy")
 
 
@@ -86,9 +86,9 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(frame[client].to_numpy().tolist()):
         rows.setdefault(_owner(name, row, client), []).append(row)
-    x = _to_array(frame[features], "the data frame")
+    x = to_array(frame[features], "the data frame")
     inputs = _check_inputs(x, "the data frame")
-    labels = _to_labels(frame[label], len(inputs), "the data frame")
+    labels = to_labels(frame[label], len(inputs), "the data frame")
     names = tuple(str(name) for name in features)
     return Given(
         tuple(
@@ -124,7 +124,7 @@ def _of_torch(data: TorchDataset[Any], where: str) -> tuple[object, object]:
                 f"{where}: a data set's examples must be pairs (x, y), got {type(item).__name__}"
             )
         value = item[0][None] if isinstance(item[0], torch.Tensor) else np.asarray(item[0])[None]
-        inputs.append(_to_array(value, where))
+        inputs.append(to_array(value, where))
         labels.append(item[1].item() if hasattr(item[1], "item") else item[1])
     shapes = {one.shape[1:] for one in inputs}
     if len(shapes) != 1:
@@ -141,14 +141,14 @@ def _items(data: Any) -> Iterable[Any]:
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def _to_array(given: Any, where: str) -> np.ndarray:
+def to_array(given: Any, where: str) -> np.ndarray:
     """As numpy has it; torch's images, which have their channels first, as ours."""
     try:
         if isinstance(given, torch.Tensor):
             values = given.detach().cpu()
             values = values.float() if values.dtype == torch.bfloat16 else values
             return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
-        if _is_frame(given):
+        if is_frame(given):
             return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.asarray(given)
     except (TypeError, ValueError) as error:
@@ -156,7 +156,7 @@ def _to_array(given: Any, where: str) -> np.ndarray:
         raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
 
 
-def _to_labels(given: Any, count: int, where: str) -> Labels:
+def to_labels(given: Any, count: int, where: str) -> Labels:
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
     values = given.to_numpy() if hasattr(given, "to_numpy") else given
