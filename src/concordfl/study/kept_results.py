@@ -88,8 +88,11 @@ class Clusters(TypedDict):
     ari: Agreement | None
 
 
+@with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, and the bytes it took to get there."""
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
+    took to get there.
+    """
 
     round: CountOrZero
     stage: str
@@ -123,6 +126,7 @@ class Figures(TypedDict):
     executor: str
     versions: dict[str, str]
     # What results from before do not have:
+    stopped_early: NotRequired[bool]  # by run.patience
     warnings: NotRequired[list[Warning]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
     # the criterion on every participant's test examples, rounded; not of very many clients
@@ -155,7 +159,8 @@ def figures_of(
 ) -> Figures:
     """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
     figures = {key: summary.get(key) for key in Figures.__required_keys__}
-    figures |= {key: summary[key] for key in ("warnings", "group_sizes") if key in summary}
+    later = ("stopped_early", "warnings", "group_sizes")
+    figures |= {key: summary[key] for key in later if key in summary}
     scores = client_scores(clients or {})
     if scores:
         figures["client_scores"] = scores
@@ -189,15 +194,16 @@ def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
-    accuracy = {
-        f"{scope}_accuracy": record[scope].get("accuracy")
+    name = criterion_in(record.get("local", {})) or "accuracy"
+    reached = {
+        f"{scope}_{name}": record[scope].get(name)
         for scope in ("local", "global")
         if scope in record
     }
     return {
         "round": record["round"],
         "stage": record["stage"],
-        **accuracy,
+        **reached,
         "bytes": record["bytes"],
     }
 
