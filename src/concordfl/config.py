@@ -97,7 +97,7 @@ class Config:
     ) -> "Config":
         """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
-        table = _with_relative_paths(_without_format(table))
+        table = with_relative_paths(_without_format(table))
         check_keys(table, (*SECTIONS, COMPARED))
         for section in table:
             if not isinstance(table[section], Mapping):
@@ -251,7 +251,7 @@ def _without_format(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in table.items() if key != "format"}
 
 
-def _with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """The table with the place at which its relative paths begin in [data], unless one is there."""
     rest = {key: value for key, value in table.items() if key != RELATIVE_TO}
     data, place = rest.get("data"), table.get(RELATIVE_TO)
@@ -362,7 +362,7 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
 
 def _assign(table: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
-    keys, value = split_path(path), _value(text.strip())
+    keys, value = split_path(path), parse_value(text.strip())
     complete = all(keys) and len(keys) <= MAX_NESTING
     if not equals or not complete or (len(keys) < 2 and not isinstance(value, dict)):
         raise SettingError(
@@ -417,7 +417,7 @@ def _copy(value: Any) -> Any:
     )
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A value as TOML has it, or else a string without quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -54,6 +54,7 @@ def run(
     epochs: int | None = None,
     batch_size: int | None = None,
     out: str | Path | None = None,
+    until: int | None = None,
     on_round: Observer | Iterable[Observer] = (),
     **sections: Mapping[str, Any],
 ) -> Result:
@@ -72,7 +73,7 @@ def run(
     sections: the sections of a run file as dicts; those not given have their defaults.
 
     With `out`, a new folder, everything is written there and a killed run can be taken up again by
-    `resume`.
+    `resume`; so can one that is played only `until` a round.
     """
     settings = load_config(
         source,
@@ -89,10 +90,10 @@ def run(
         **sections,
     )
     if out is None:
-        return _run(settings, None, on_round)
+        return _run(settings, None, on_round, until)
     settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, on_round)
+        return _run(settings, folder, on_round, until)
 
 
 def resume(
@@ -100,10 +101,12 @@ def resume(
     *,
     model: nn.Module | Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
+    until: int | None = None,
     on_round: Observer | Iterable[Observer] = (),
     trust: bool = False,
 ) -> Result:
-    """Go on with the run in the folder `out` where it stopped, bit for bit.
+    """Go on with the run in the folder `out` where it stopped, bit for bit; to its end, or `until`
+    a round.
 
     A finished run is only read. A model or an algorithm that no other process can import, as one of
     a notebook, is given again. A model, method or embedding `package.module:name` is code that the
@@ -113,7 +116,7 @@ def resume(
         settings = configuration.read_run_folder(
             folder.path, trust=trust, model=model, algorithm=algorithm
         )
-        return _run(settings, folder, on_round)
+        return _run(settings, folder, on_round, until)
 
 
 def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
@@ -127,7 +130,10 @@ def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
 
 
 def _run(
-    settings: Config, folder: RunFolder | None, on_round: Observer | Iterable[Observer]
+    settings: Config,
+    folder: RunFolder | None,
+    on_round: Observer | Iterable[Observer],
+    until: int | None,
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
@@ -154,12 +160,13 @@ def _run(
         )
         progress = experiment.restore()
         set_up = time.monotonic() - began
-        experiment.run(progress)
+        experiment.run(progress, until)
         summary = _summarise(settings, federation, experiment, progress, choice)
         summary["seconds"]["set_up"] = set_up
-        if folder is not None:
+        if folder is not None and experiment.is_over(progress):
             write_models(folder, settings.algorithm, progress, executor.personal_parts())
             folder.write_summary(summary)
+        if folder is not None:
             return Result.of_folder(folder, settings, summary)
         states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
     kept = InMemory(federation, states)

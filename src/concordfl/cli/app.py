@@ -15,6 +15,7 @@ from .resume import resume
 from .run import run
 from .score import score
 from .terminal import say
+from .tune import tune
 
 app = typer.Typer(
     name="concordfl",
@@ -47,6 +48,7 @@ app.command("list")(list_known)
 app.command("run")(run)
 app.command("resume")(resume)
 app.command("compare")(compare)
+app.command("tune")(tune)
 app.command("adapt")(adapt)
 app.command("predict")(predict)
 app.command("export")(export)

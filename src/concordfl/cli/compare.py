@@ -6,10 +6,7 @@ from typing import Annotated
 import typer
 
 from .. import config as configuration
-from ..algorithms import ALGORITHMS
 from ..core import SettingError
-from ..core.own_code import check_name, names_own_code
-from ..core.settings import nearest
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
 from ..report import curves, tables
@@ -17,29 +14,27 @@ from ..study import compare as comparison
 from ..study import kept_results
 from ..study.cells import Cells, ConfigHasher, assign, vary
 from .options import (
+    AlgorithmsOption,
     DeviceOption,
     ExecutorOption,
     FreshOption,
+    GridOption,
     KeepOption,
     OutOption,
     RunFile,
     SetOption,
     assignments,
+    known_names,
 )
 from .progress import show_progress
 from .results import stoppable
 from .terminal import console, say, show
+from .tune import tuned_table
 
 
 def compare(
     file: RunFile,
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            help="Names, or your own as package.module:Class, separated by commas.",
-            show_default=False,
-        ),
-    ],
+    algorithms: AlgorithmsOption,
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
     ] = 1,
@@ -52,6 +47,13 @@ def compare(
             show_default=False,
         ),
     ] = [],  # noqa: B006 - typer reads the default and never changes it
+    tuned: Annotated[
+        bool,
+        typer.Option(
+            "--tuned", help="First choose settings of every method on validation data, as `tune`."
+        ),
+    ] = False,
+    grid: GridOption = [],  # noqa: B006 - typer reads the default and never changes it
     over_clients: Annotated[
         bool,
         typer.Option(
@@ -75,9 +77,15 @@ def compare(
 
     Finished runs are reused, and so are the results kept beside the run file.
     """
-    names = _known_names(algorithms)
+    names = known_names(algorithms)
     given = assignments(set, executor=executor, device=device)
     table = assign(configuration.read_table(file), given, names)
+    folder = out or Path("runs") / f"compare-{file.stem}"
+    if fresh and out is None:
+        folder = comparison.new_folder(folder)
+    if tuned or grid:
+        _check_tuned(tuned, variations)
+        table = tuned_table(file.stem, table, names, grid, folder)
     cells = _cells(table, names, seeds, variations)
     hasher = ConfigHasher()
     # What is to be added to must be whole, even if nothing is taken from it.
@@ -86,9 +94,6 @@ def compare(
     if curve is not None:
         curves.kind_of(curve)  # refused before any work is done
         comparison.require_history(cells, kept, hasher)
-    folder = out or Path("runs") / f"compare-{file.stem}"
-    if fresh and out is None:
-        folder = comparison.new_folder(folder)
     with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
         found = comparison.compare(
             cells,
@@ -98,7 +103,7 @@ def compare(
             hasher=hasher,
             keep_beside=file if keep else None,
         )
-    title = f"{file.stem}, {seeds} seed{'s' * (seeds > 1)}"
+    title = f"{file.stem}{', tuned' * tuned}, {seeds} seed{'s' * (seeds > 1)}"
     _show_table(title, found, over_clients=over_clients)
     if curve is not None:
         picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
@@ -121,16 +126,11 @@ def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool)
         show(tables.comparison_table(heading, found.figures))
 
 
-def _known_names(algorithms: str) -> list[str]:
-    names = [name.strip() for name in algorithms.split(",")]
-    for name in names:
-        if names_own_code(name):
-            check_name(name, "--algorithms")
-        elif name not in ALGORITHMS:
-            raise SettingError(
-                f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
-            )
-    return names
+def _check_tuned(tuned: bool, variations: list[str]) -> None:
+    if not tuned:
+        raise SettingError("--grid is for --tuned, got it without")
+    if variations:
+        raise SettingError("--tuned must not be given with --vary, got both")
 
 
 def _cells(table: dict[str, object], names: list[str], seeds: int, variations: list[str]) -> Cells:

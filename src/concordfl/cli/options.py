@@ -5,6 +5,18 @@ from typing import Annotated
 
 import typer
 
+from ..algorithms import ALGORITHMS
+from ..core import SettingError
+from ..core.own_code import check_name, names_own_code
+from ..core.settings import nearest
+
+AlgorithmsOption = Annotated[
+    str,
+    typer.Option(
+        help="Names, or your own as package.module:Class, separated by commas.",
+        show_default=False,
+    ),
+]
 SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."),
@@ -22,6 +34,16 @@ KeepOption = Annotated[
 ]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Compute all anew, whatever results are kept.")
+]
+GridOption = Annotated[
+    list[str],
+    typer.Option(
+        "--grid",
+        metavar="SECTION.KEY=VALUE,VALUE,...",
+        help="Values to try of a setting in training, aggregation or algorithm; repeated, every "
+        "combination. By default training.lr times 1/10, 1/3, 1, 3 and 10.",
+        show_default=False,
+    ),
 ]
 TrustOption = Annotated[
     bool,
@@ -57,3 +79,16 @@ def assignments(
     """What `--set` and the options for single settings override, in the form of `--set`."""
     options = {"seed": seed, "executor": executor, "device": device}
     return given + [f"run.{key}={value!r}" for key, value in options.items() if value is not None]
+
+
+def known_names(algorithms: str) -> list[str]:
+    """The methods that `--algorithms` names."""
+    names = [name.strip() for name in algorithms.split(",")]
+    for name in names:
+        if names_own_code(name):
+            check_name(name, "--algorithms")
+        elif name not in ALGORITHMS:
+            raise SettingError(
+                f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
+            )
+    return names

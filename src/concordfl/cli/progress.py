@@ -15,16 +15,20 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
+from ..metrics import METRICS, criterion_in
 from ..report.tables import percent
 from ..runner import Observer
 from .terminal import printable
 
 
 @contextmanager
-def show_progress(console: Console, title: str) -> Iterator[Observer]:
-    """An observer that shows on `console` how far a run is."""
+def show_progress(console: Console, title: str, *, validation: bool = False) -> Iterator[Observer]:
+    """An observer that shows on `console` how far a run is, with figures of `validation` data alone
+    where settings are chosen by them.
+    """
+    figures = _validation_figures if validation else _figures
     if not console.is_terminal:
-        yield lambda event: _print_line(console, title, event)
+        yield lambda event: _print_line(console, title, event, figures)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -40,7 +44,7 @@ def show_progress(console: Console, title: str) -> Iterator[Observer]:
         def update(event: Event) -> None:
             progress.update(bar, total=event.rounds, completed=event.turn.round)
             if event.record is not None:
-                progress.update(bar, figures=_figures(event))
+                progress.update(bar, figures=figures(event))
 
         yield update
 
@@ -63,10 +67,12 @@ def show_download(console: Console, title: str) -> Iterator[Callable[[int, int |
         yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
-def _print_line(console: Console, title: str, event: Event) -> None:
+def _print_line(
+    console: Console, title: str, event: Event, figures: Callable[[Event], str]
+) -> None:
     if event.record is not None:
         rounds = f"round {event.turn.round}/{event.rounds}"
-        line = f"{title}: {rounds}  {_figures(event)}  {event.seconds:.1f} s"
+        line = f"{title}: {rounds}  {figures(event)}  {event.seconds:.1f} s"
         console.print(line, soft_wrap=True)
 
 
@@ -76,3 +82,10 @@ def _figures(event: Event) -> str:
     if "global" in record:
         parts.append(f"global {percent(record['global'].get('accuracy'))}")
     return "  ".join(parts)
+
+
+def _validation_figures(event: Event) -> str:
+    found = (event.record or {}).get("validation", {})
+    name = criterion_in(found) or "accuracy"
+    value = percent(found.get(name)) if METRICS[name].is_share else f"{found[name]:.4g}"
+    return f"validation {METRICS[name].title} {value}"

@@ -127,7 +127,9 @@ class Experiment:
         return progress
 
     def run(self, progress: Progress, until: int | None = None) -> Progress:
-        """Play the rounds that are left, or those of them up to the round `until`."""
+        """Play the rounds that are left; or those up to the round `until`, and on to the first that
+        is evaluated, so that there is something to report.
+        """
         with one_thread():
             self._play_all(progress, len(self.turns) if until is None else until)
         return progress
@@ -151,7 +153,7 @@ class Experiment:
 
     def _play_all(self, progress: Progress, end: int) -> None:
         saved = time.monotonic()
-        while progress.round < end and not self.is_over(progress):
+        while (progress.round < end or not self.records) and not self.is_over(progress):
             turn = self.turns[progress.round]
             began = time.monotonic()
             self.play(turn, progress)
@@ -162,7 +164,7 @@ class Experiment:
             before = progress.records
             if record is not None:
                 self._record(record, progress)
-            ends = progress.round >= end or self.is_over(progress)
+            ends = (progress.round >= end and self.records) or self.is_over(progress)
             if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
                 self._save(progress)
                 saved = time.monotonic()
@@ -205,8 +207,7 @@ class Experiment:
             if not ready:
                 raise self._unanswered(turn)
             return True
-        due = (turn.stage_round + 1) % self.plan.evaluate_every == 0
-        return ready and due and not turn.stage.prepares
+        return ready and is_due(turn, self.plan)
 
     def play(self, turn: Turn, progress: Progress) -> None:
         """One round. A stage that training builds on is asked again if nobody answered."""
@@ -476,14 +477,14 @@ class Experiment:
 
     def summary(self, progress: Progress) -> dict[str, Any]:
         """What `summary.json` says of the run itself."""
-        final, selected = self.records[-1], None
+        final, selected, turn = self.records[-1], None, self.turns[progress.round - 1]
         if progress.selected is not None:
             by_round = {record["round"]: record for record in self.records}
             selected = figures(by_round[progress.selected.round])
         return {
             "rounds": progress.round,
-            "training_rounds": self.turns[progress.round - 1].training_round,
-            "stopped_early": progress.round < len(self.turns),
+            "training_rounds": turn.training_round,
+            "stopped_early": self._is_stalled(progress, self.records) and not self._is_last(turn),
             "seed": self.plan.seed,
             "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
@@ -544,6 +545,13 @@ def schedule(algorithm: Algorithm, rounds: int, model: Model) -> Iterator[Turn]:
             number += 1
             trained += stage.trains
             yield Turn(number, stage, stage.first_round + index, trained)
+
+
+def is_due(turn: Turn, plan: Plan) -> bool:
+    """Whether a round is evaluated, if there is something to predict with; the last one always
+    is.
+    """
+    return (turn.stage_round + 1) % plan.evaluate_every == 0 and not turn.stage.prepares
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,11 +113,11 @@ def method_paths(table: Mapping[str, Any], path: str, methods: Sequence[str]) ->
     named = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     if named is not None:
         return [path] if named in methods else []
-    owners = [method for method in methods if _has_setting(method, keys[0])]
+    owners = [method for method in methods if has_setting(method, keys[0])]
     return [".".join([method_section(table, method), *keys]) for method in owners]
 
 
-def _has_setting(method: str, name: str) -> bool:
+def has_setting(method: str, name: str) -> bool:
     return name in OWN_SECTIONS or name in {
         one.name for one in fields(method_class(method, "--algorithms"))
     }
@@ -153,7 +153,7 @@ class Variation(NamedTuple):
         paths = method_paths(table, path.strip(), methods)
         if not paths:
             _refuse_unused("--vary", methods, text)
-        return cls(path.strip(), tuple(_split(values)), tuple(paths))
+        return cls(path.strip(), tuple(split_values(values)), tuple(paths))
 
     def assignments(self, value: str) -> list[str]:
         return [f"{path}={value}" for path in self.paths]
@@ -180,7 +180,7 @@ def vary(
             _refuse_unused("--vary", methods, f"{one.path}={','.join(one.values)}")
     found: Cells = {}
     for method, several in relevant.items():
-        labels = _labels(several)
+        labels = short_names([one.path for one in several])
         for values in itertools.product(*(one.values for one in several)):
             chosen = [
                 assignment
@@ -216,15 +216,13 @@ def _first_values(variations: Sequence[Variation]) -> list[str]:
     return [assignment for one in variations for assignment in one.assignments(one.values[0])]
 
 
-def _labels(variations: Sequence[Variation]) -> list[str]:
+def short_names(paths: Sequence[str]) -> list[str]:
     """The last part of each path, or all of it where two settings end alike."""
-    ends = [one.path.rpartition(".")[2] for one in variations]
-    return [
-        end if ends.count(end) == 1 else one.path for one, end in zip(variations, ends, strict=True)
-    ]
+    ends = [path.rpartition(".")[2] for path in paths]
+    return [end if ends.count(end) == 1 else path for path, end in zip(paths, ends, strict=True)]
 
 
-def _split(values: str) -> list[str]:
+def split_values(values: str) -> list[str]:
     """At commas that are not inside brackets."""
     parts, depth = [""], 0
     for letter in values:

@@ -63,7 +63,7 @@ def compare(
             lines.append(known[name])
             figures.setdefault(row, []).append(known[name]["figures"])
             continue
-        folder = out / f"{_method(settings)}-seed{seed}-{name}"
+        folder = cell_folder(out, settings, name)
         with display(f"{row}, seed {seed}") as observe:
             result = finish(settings, folder, observe)
         found = figures_of(result.summary, result.records)
@@ -84,15 +84,26 @@ def compare(
     return Comparison(figures, tuple(lines))
 
 
-def finish(settings: Config, folder: Path, observe: runner.Observer = ignore) -> Result:
-    """The run in `folder`, begun or taken up again."""
+def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
+    """Where below `out` the run of a cell lies."""
+    return out / f"{_method(settings)}-seed{settings.run.seed}-{config_hash}"
+
+
+def finish(
+    settings: Config,
+    folder: Path,
+    observe: runner.Observer = ignore,
+    *,
+    until: int | None = None,
+) -> Result:
+    """The run in `folder`, begun or taken up again, and played to its end or `until` a round."""
     if (folder / "config.toml").exists():
-        _require_same(settings, folder)
-        return runner.resume(folder, on_round=observe, trust=True)
-    return runner.run(settings, out=folder, on_round=observe)
+        require_same(settings, folder)
+        return runner.resume(folder, until=until, on_round=observe, trust=True)
+    return runner.run(settings, out=folder, until=until, on_round=observe)
 
 
-def _require_same(settings: Config, folder: Path) -> None:
+def require_same(settings: Config, folder: Path) -> None:
     """Refuse a cell whose configuration is not the one asked for.
 
     It would give another result, and might name somebody else's code.
