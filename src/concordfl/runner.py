@@ -28,6 +28,7 @@ from .data import Federation
 from .deploy.finished import FinishedRun
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
+from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.experiment import Event, Experiment
@@ -225,8 +226,25 @@ def _summarise(
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),
         "damaged_checkpoints": list(experiment.problems),
+        "warnings": warnings.find(_facts(settings, federation, experiment, progress)),
         "versions": versions(),
     }
+
+
+def _facts(
+    settings: Config, federation: Federation, experiment: Experiment, progress: Progress
+) -> warnings.Facts:
+    # Where clients are the data's own, nobody knows whether they differ.
+    simulated = settings.scenario.partition.needs_clients
+    ids = federation.participants
+    return warnings.Facts(
+        configuration.algorithm_name(settings.algorithm),
+        experiment,
+        progress,
+        experiment.last_rows(),
+        warnings.guess_of(federation, experiment.evaluated, experiment.task.objective),
+        warnings.true_groups(federation.groups, ids, simulated=simulated),
+    )
 
 
 def versions() -> dict[str, str]:

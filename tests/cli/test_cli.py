@@ -71,7 +71,7 @@ def test_run_and_resume(folder):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("fedprox: round 2/4  local ")
+    assert lines[0].startswith("fedprox: round 2/4  participants ")
     assert "fedprox, seed 3" in done.stdout
     assert "Results are in out" in done.stdout
     assert 'name = "fedprox"' in (folder / "out/config.toml").read_text()
@@ -166,7 +166,7 @@ def test_a_method_without_labels_shows_its_progress(folder):
     )
     done = concordfl(folder, "run", "run.toml", *without)
     assert done.returncode == 0, done.stderr
-    assert "local -  global -" in done.stdout
+    assert "participants " in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "scenarios"])

@@ -15,14 +15,20 @@ from ..core import (
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     Params,
     Probability,
+    Rows,
     Task,
     Tree,
     client_step,
     tree,
 )
+
+NEARLY = 0.01  # a share so near to 0 or 1 is taken for it
+MOST = 0.9  # of the clients
 
 
 @tree.register
@@ -95,6 +101,17 @@ class APFL(Algorithm):
 
     def inspect(self, client: Client, state: APFLClient, message: Params) -> dict[str, Any]:
         return {"share": state.share}
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        shares = [row["share"] for row in rows.values() if "share" in row]
+        shared, own = (sum(abs(share - end) < NEARLY for share in shares) for end in (0, 1))
+        if shares and shared >= MOST * len(shares):
+            used = f"{shared} of {len(shares)} clients use only the shared model (share 0)"
+            return Degenerate("fedavg", used)
+        if shares and own >= MOST * len(shares):
+            used = f"{own} of {len(shares)} clients use only their own model (share 1)"
+            return Degenerate("local", used)
+        return None
 
 
 def mixed(own: Params, w: Params, share: float, client: Client) -> Params:

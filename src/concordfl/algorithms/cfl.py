@@ -22,10 +22,13 @@ from ..core import (
     ClientId,
     Cohort,
     CountOrZero,
+    Degenerate,
     Mean,
+    Model,
     ModelCount,
     Params,
     Positive,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -122,6 +125,17 @@ class CFL(Algorithm):
             "splits": server.splits,
             "lengths": server.lengths,
         }
+
+    def degenerate(self, model: Model, server: CFLServer, rows: Rows) -> Degenerate | None:
+        if len(server.models) > 1:
+            return None
+        mean, longest = server.lengths.get(0, [0.0, 0.0])
+        return Degenerate(
+            "fedavg",
+            f"no cluster was split (the last mean update is {mean:.2g} long, the longest "
+            f"{longest:.2g}; stopped = {self.stopped:g}, pulling = {self.pulling:g}, warm_up = "
+            f"{self.warm_up})",
+        )
 
 
 class Updates(NamedTuple):

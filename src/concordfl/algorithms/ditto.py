@@ -16,9 +16,12 @@ from ..core import (
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     NonNegative,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -58,3 +61,6 @@ class Ditto(Algorithm):
         """The personal model; of a participant that was never asked, what it has received."""
         own: Params = state["own"]
         return own
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        return Degenerate("local", "penalty is 0") if self.penalty == 0 else None

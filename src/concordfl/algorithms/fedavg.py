@@ -8,6 +8,7 @@ answered.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from ..core import (
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     about = About("FedAvg", "McMahan et al.", 2017, travels="the model", private="data", cost="1")
+    tunes_new: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)

@@ -16,8 +16,11 @@ from ..core import (
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -38,6 +41,7 @@ class FedBN(Algorithm):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    tunes_new: ClassVar[bool] = True
     adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:
@@ -71,6 +75,11 @@ class FedBN(Algorithm):
 
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         return {**state["layers"], **message}
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        if model.normalisation_names:
+            return None
+        return Degenerate("fedavg", "the network has no normalisation layers")
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

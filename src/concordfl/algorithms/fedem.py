@@ -17,9 +17,12 @@ from ..core import (
     Algorithm,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Mean,
+    Model,
     ModelCount,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -79,3 +82,6 @@ class FedEM(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": int(state["omega"].argmax()), "weights": state["omega"]}
+
+    def degenerate(self, model: Model, server: Tree, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one model") if self.num_models == 1 else None

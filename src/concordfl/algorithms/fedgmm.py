@@ -18,11 +18,14 @@ from ..core import (
     About,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Likelihood,
     Mean,
+    Model,
     ModelCount,
     Params,
+    Rows,
     Task,
     Total,
     Tree,
@@ -125,6 +128,9 @@ class FedGMM(GaussianMixture):
     ) -> dict[str, Any]:
         group = int(state.pi.sum(0).argmax())
         return {"group": group, "weights": state.pi, "em_steps": state.steps}
+
+    def degenerate(self, model: Model, server: FedGMMServer, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one classifier") if self.num_models == 1 else None
 
 
 class JointMixture(nn.Module):

@@ -22,11 +22,13 @@ from ..core import (
     Client,
     ClientId,
     Cohort,
+    Degenerate,
     Mean,
     Model,
     ModelCount,
     NonNegative,
     Params,
+    Rows,
     Stage,
     Task,
     Tree,
@@ -60,6 +62,9 @@ class FeSEM(Algorithm):
             Stage("first", self.round, rounds=1, everyone=True, required=False),
             Stage("train", self.round, first_round=1),
         )
+
+    def rounds_rule(self) -> str:
+        return "all clients train once before, and give the first centres"
 
     def round(self, server: FeSEMServer, cohort: Cohort) -> FeSEMServer:
         centres = server.centres
@@ -120,6 +125,11 @@ class FeSEM(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}
+
+    def degenerate(self, model: Model, server: FeSEMServer, rows: Rows) -> Degenerate | None:
+        if self.num_models > 1:
+            return None
+        return Degenerate("fedprox" if self.mu else "fedavg", "it has one centre")
 
 
 def _vector(params: Params, cohort: Cohort) -> Tensor:

@@ -14,9 +14,12 @@ from ..core import (
     Chosen,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     ModelCount,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -72,3 +75,6 @@ class IFCA(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": state["best"]}
+
+    def degenerate(self, model: Model, server: Tree, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one model") if self.num_models == 1 else None

@@ -1,7 +1,7 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import typer
 from .. import runner
 from ..report import tables
 from ..result import Result
+from ..study.compare import Comparison
 from .progress import show_progress
 from .signals import exit_code, raised_signals
 from .terminal import complain, console, say, show
@@ -34,8 +35,24 @@ def show_run(
     say(
         f"{down} down, {up} up, {summary['seconds']['total']:.1f} s ({executor})",
         *notes_on(summary),
+        *warning_lines(summary.get("warnings", [])),
         f"Results are in {folder}",
     )
+
+
+def show_comparison(found: Comparison) -> None:
+    """For whom the methods are good, what would mislead, and the conclusion."""
+    table = tables.for_whom_table(found.figures)
+    if table is not None:
+        show(table)
+    say(*warning_lines(found.warnings))
+    if found.verdict is not None:
+        say(found.verdict)
+
+
+def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    for each in warnings:
+        yield f"Warning ({each['kind']}): {each['text']}"
 
 
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from . import tree
 from .aggregation import Aggregation, Averaged, Chosen, Mean, ServerStep, Total
-from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
+from .algorithm import About, Algorithm, Degenerate, Likelihood, Rows, Stage, Task, client_step
 from .client import (
     Batch,
     Client,
@@ -70,6 +70,7 @@ __all__ = [
     "Count",
     "CountOrZero",
     "DataError",
+    "Degenerate",
     "Draws",
     "Examples",
     "FormatError",
@@ -96,6 +97,7 @@ __all__ = [
     "Repeats",
     "RepeatsOrZero",
     "Replies",
+    "Rows",
     "Scale",
     "Seed",
     "ServerStep",
