@@ -40,6 +40,7 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
+    from .estimator import FederatedClassifier
     from .result import Result, load
     from .runner import resume, run
 
@@ -58,6 +59,7 @@ __all__ = [
     "DataError",
     "Event",
     "Examples",
+    "FederatedClassifier",
     "FormatError",
     "Key",
     "Mean",
@@ -86,6 +88,7 @@ __all__ = [
 # where public names are that are not of `core`
 _HOMES = {
     "Event": "engine.experiment",
+    "FederatedClassifier": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ from .deploy import export, inputs, newcomer, saving
 from .deploy.finished import FinishedRun
 from .deploy.module import deployed_model
 from .engine.records import RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A run that is open already; a function could not be pickled."""
+
+    run: FinishedRun
+
+    def __call__(self) -> FinishedRun:
+        return self.run
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +53,7 @@ class Result:
             summary,
             folder.read_records(),
             path,
-            lambda: FinishedRun.open(path, settings=settings),
+            partial(FinishedRun.open, path, settings=settings),
         )
 
     @cached_property
@@ -103,6 +113,8 @@ class Result:
         unless `test` is off, how good a client is that adapts to one half of the examples, on the
         other half. In a run's folder it is kept for good.
         """
+        if y is None:
+            newcomer.require_no_labels(self.finished, name)
         return newcomer.join(self.finished, self._prepare(x, y), name, test=test)
 
     def _prepare(self, x: Any, y: Any = None) -> Examples:
@@ -145,5 +157,8 @@ def load(
     """
     opened = FinishedRun.open(Path(folder), trust=trust, model=model, algorithm=algorithm)
     return Result(
-        opened.summary, RunFolder.open(Path(folder)).read_records(), Path(folder), lambda: opened
+        opened.summary,
+        RunFolder.open(Path(folder)).read_records(),
+        Path(folder),
+        Opened(opened),
     )

@@ -35,7 +35,7 @@ from .engine.experiment import Event, Experiment
 from .engine.records import RunFolder
 from .engine.roster import Roster
 from .inputs import AlgorithmLike, ModelLike, Source, load_config
-from .result import Result
+from .result import Opened, Result
 from .revision import code_revision
 
 Observer = Callable[[Event], object]
@@ -172,7 +172,7 @@ def _run(
         states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
     kept = InMemory(federation, states)
     run = FinishedRun(settings, summary, progress, model, setup.objective, kept)
-    return Result(summary, experiment.records, None, lambda: run, experiment.client_rows)
+    return Result(summary, experiment.records, None, Opened(run), experiment.client_rows)
 
 
 def _require_figures(settings: Config, federation: Federation) -> None:

@@ -57,10 +57,10 @@ def _pair(client: str, given: object) -> tuple[Any, Any]:
 def _samples(client: str, x: Any, y: Any) -> Samples:
     where = f"client {quote(client)}"
     features = tuple(str(name) for name in x.columns) if is_frame(x) else ()
-    inputs = _check_inputs(_to_array(x, where), where)
+    inputs = _check_inputs(to_array(x, where), where)
     if not len(inputs):
         raise DataError(f"{where} must have at least one example, got none")
-    return Samples(client, inputs, _to_labels(y, len(inputs), where), features)
+    return Samples(client, inputs, to_labels(y, len(inputs), where), features)
 
 
 def _client_name(name: object) -> str:
@@ -81,7 +81,7 @@ def _of_frames(pairs: Mapping[str, tuple[Any, Any]]) -> Given:
     encoded = encode_frames({f"client {quote(name)}": frame for name, (frame, _) in pairs.items()})
     features = feature_names(encoded.columns)
     parts = [
-        Samples(client, x, _to_labels(y, len(x), f"client {quote(client)}"), features)
+        Samples(client, x, to_labels(y, len(x), f"client {quote(client)}"), features)
         for (client, (_, y)), x in zip(pairs.items(), encoded.x, strict=True)
     ]
     return _given(parts, encoded)
@@ -114,7 +114,7 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
         rows.setdefault(_owner(name, row, client), []).append(row)
     encoded = encode_frames({"the data frame": frame[features]})
     inputs, names = encoded.x[0], feature_names(encoded.columns)
-    labels = _to_labels(frame[label], len(inputs), "the data frame")
+    labels = to_labels(frame[label], len(inputs), "the data frame")
     parts = [
         Samples(owner, inputs[rows[owner]], Labels(labels.names, labels.index[rows[owner]]), names)
         for owner in sorted(rows)
@@ -146,7 +146,7 @@ def _of_torch(data: TorchDataset[Any], where: str) -> tuple[object, object]:
                 f"{where}: a data set's examples must be pairs (x, y), got {type(item).__name__}"
             )
         value = item[0][None] if isinstance(item[0], torch.Tensor) else np.asarray(item[0])[None]
-        inputs.append(_to_array(value, where))
+        inputs.append(to_array(value, where))
         labels.append(item[1].item() if hasattr(item[1], "item") else item[1])
     shapes = {one.shape[1:] for one in inputs}
     if len(shapes) != 1:
@@ -163,20 +163,22 @@ def _items(data: Any) -> Iterable[Any]:
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def _to_array(given: Any, where: str) -> np.ndarray:
+def to_array(given: Any, where: str) -> np.ndarray:
     """As numpy has it; torch's images, which have their channels first, as ours."""
     try:
         if isinstance(given, torch.Tensor):
             values = given.detach().cpu()
             values = values.float() if values.dtype == torch.bfloat16 else values
             return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
+        if is_frame(given):
+            return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.asarray(given)
     except (TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
 
 
-def _to_labels(given: Any, count: int, where: str) -> Labels:
+def to_labels(given: Any, count: int, where: str) -> Labels:
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
     values = given.to_numpy() if hasattr(given, "to_numpy") else given

@@ -87,6 +87,7 @@ class Experiment:
     records: list[dict[str, Any]] = field(default_factory=list)
     # figures by client of evaluated rounds, where there is no folder to write them to
     client_rows: dict[int, ClientRows] = field(default_factory=dict)
+    is_stopped: bool = False  # whether an observer ended it
     problems: tuple[str, ...] = ()  # checkpoints that were damaged, where a run was taken up again
 
     def __post_init__(self) -> None:
@@ -196,6 +197,7 @@ class Experiment:
                     self.folder.cut_records(before)
             self._record(self._evaluate(turn, progress, last=True), progress)
         self._save(progress)
+        self.is_stopped = True
 
     def _is_last(self, turn: Turn) -> bool:
         return turn.round == len(self.turns)
@@ -492,7 +494,8 @@ class Experiment:
         return {
             "rounds": progress.round,
             "training_rounds": turn.training_round,
-            "stopped_early": self._is_stalled(progress, self.records) and not self._is_last(turn),
+            "stopped_early": (self.is_stopped or self._is_stalled(progress, self.records))
+            and not self._is_last(turn),
             "seed": self.plan.seed,
             "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
