@@ -137,7 +137,8 @@ class Experiment:
 
     def is_over(self, progress: Progress) -> bool:
         """Whether nothing is left to play."""
-        return progress.round == len(self.turns) or self._is_stalled(progress, self.records)
+        is_played = progress.round == len(self.turns)
+        return is_played or self.is_stopped or self._is_stalled(progress, self.records)
 
     def _is_stalled(self, progress: Progress, records: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last stage has been evaluated `run.patience` times since the selected round.
@@ -494,8 +495,7 @@ class Experiment:
         return {
             "rounds": progress.round,
             "training_rounds": turn.training_round,
-            "stopped_early": (self.is_stopped or self._is_stalled(progress, self.records))
-            and not self._is_last(turn),
+            "stopped_early": self.is_over(progress) and not self._is_last(turn),
             "seed": self.plan.seed,
             "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
