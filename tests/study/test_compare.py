@@ -198,6 +198,19 @@ def test_an_export_is_refused_before_any_work(run_file, command):
     assert not (run_file.parent / "runs").exists()
 
 
+def test_runs_that_stopped_early_are_told_and_kept(run_file, command):
+    arguments = ("--algorithms", "fedavg", "--set", "run.patience=1", "--set", "run.rounds=40")
+    output = command(*arguments, "--seeds", "2", "--keep")
+    played = [line["figures"]["rounds"] for line in results(run_file)]
+    assert all(line["figures"]["stopped_early"] for line in results(run_file))
+    assert max(played) < 40
+    said = f"Stopped early by run.patience: fedavg after {played[0]}, {played[1]} rounds"
+    assert said in output
+    shutil.rmtree("runs")
+    assert said in command(*arguments, "--seeds", "2")
+    assert "Stopped early" not in command("--algorithms", "fedavg")
+
+
 def test_brackets_in_names_are_shown(run_file, command):
     run_file.rename("a[b].toml")
     output = command("--algorithms", "fedavg", "--out", "runs/[/x]", file="a[b].toml")

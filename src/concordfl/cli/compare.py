@@ -86,21 +86,23 @@ def compare(
     names = known_names(algorithms)
     given = assignments(set, executor=executor, device=device)
     table = assign(configuration.read_table(file), given, names)
-    folder = out or Path("runs") / f"compare-{file.stem}"
-    if fresh and out is None:
-        folder = comparison.new_folder(folder)
-    if tuned or grid:
-        _check_tuned(tuned, variations)
-        table = tuned_table(file.stem, table, names, grid, folder)
-    cells = _cells(table, names, seeds, variations)
-    hasher = ConfigHasher()
+    # What can be refused is refused before any work is done.
+    cells, hasher = _cells(table, names, seeds, variations), ConfigHasher()
     # What is to be added to must be whole, even if nothing is taken from it.
     beside = kept_results.read(file, hasher) if keep or not fresh else None
     kept = None if fresh else beside
     if export is not None:
         export_table.check(export)
     if curve is not None:
-        curves.kind_of(curve)  # refused before any work is done
+        curves.kind_of(curve)
+    folder = out or Path("runs") / f"compare-{file.stem}"
+    if fresh and out is None:
+        folder = comparison.new_folder(folder)
+    if tuned or grid:
+        _check_tuned(tuned, variations)
+        table = tuned_table(file.stem, table, names, grid, folder)
+        cells = _cells(table, names, seeds, variations)
+    if curve is not None:
         comparison.require_history(cells, kept, hasher)
     with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
         found = comparison.compare(

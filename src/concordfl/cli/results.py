@@ -45,9 +45,20 @@ def show_comparison(found: Comparison) -> None:
     table = tables.for_whom_table(found.figures)
     if table is not None:
         show(table)
-    say(*warning_lines(found.warnings))
+    say(*_early_lines(found), *warning_lines(found.warnings))
     if found.verdict is not None:
         say(found.verdict)
+
+
+def _early_lines(found: Comparison) -> Iterator[str]:
+    """After which rounds runs have stopped early, seed by seed."""
+    parts = [
+        f"{row} after {', '.join(str(figures['rounds']) for figures in early)}"
+        for row, each in found.figures.items()
+        if (early := [figures for figures in each if figures.get("stopped_early")])
+    ]
+    if parts:
+        yield f"Stopped early by run.patience: {'; '.join(parts)} rounds"
 
 
 def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:

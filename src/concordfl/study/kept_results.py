@@ -123,6 +123,7 @@ class Figures(TypedDict):
     executor: str
     versions: dict[str, str]
     # What results from before do not have:
+    stopped_early: NotRequired[bool]  # by run.patience
     warnings: NotRequired[list[Warning]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
     # the criterion on every participant's test examples, rounded; not of very many clients
@@ -155,7 +156,8 @@ def figures_of(
 ) -> Figures:
     """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
     figures = {key: summary.get(key) for key in Figures.__required_keys__}
-    figures |= {key: summary[key] for key in ("warnings", "group_sizes") if key in summary}
+    later = ("stopped_early", "warnings", "group_sizes")
+    figures |= {key: summary[key] for key in later if key in summary}
     scores = client_scores(clients or {})
     if scores:
         figures["client_scores"] = scores
