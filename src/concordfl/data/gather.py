@@ -116,7 +116,7 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
     inputs, names = encoded.x[0], feature_names(encoded.columns)
     labels = to_labels(frame[label], len(inputs), "the data frame")
     parts = [
-        Samples(owner, inputs[rows[owner]], Labels(labels.names, labels.index[rows[owner]]), names)
+        Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
         for owner in sorted(rows)
     ]
     return _given(parts, encoded)

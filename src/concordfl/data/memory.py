@@ -52,12 +52,14 @@ class Given:
         return file.getvalue()
 
     def _header(self) -> dict[str, Any]:
+        labels = _labels(self.parts)
         columns = {"columns": [to_record(column) for column in self.columns]}
         return {
             "format": FORMAT,
             "clients": [(part.client, len(part.x)) for part in self.parts],
-            "classes": _labels(self.parts).names,
+            "classes": labels.names,
             "features": self.parts[0].features,
+            **({"targets": labels.columns} if labels.columns else {}),
             **(columns if self.columns else {}),
         }
 
@@ -103,6 +105,7 @@ def read_given(path: Path) -> Given:
     with reading(path, "be a file that a run keeps its examples in"):
         facts = json.loads(header.tobytes())
         names, features = ([*map(_text, facts[key])] for key in ("classes", "features"))
+        targets = tuple(map(_text, facts.get("targets", ())))
         clients = [(_text(name), int(size)) for name, size in facts["clients"]]
         number = facts["format"]
         sizes = [size for _, size in clients]
@@ -117,7 +120,7 @@ def read_given(path: Path) -> Given:
     ends = np.cumsum(sizes)[:-1]
     return Given(
         tuple(
-            Samples(client, part, Labels(tuple(names), index), tuple(features))
+            Samples(client, part, Labels(tuple(names), index, targets), tuple(features))
             for (client, _), part, index in zip(
                 clients, np.split(x, ends), np.split(y, ends), strict=True
             )
