@@ -29,11 +29,7 @@ def demo(out: Path) -> None:
     compared = compare(configs, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
         console = Console(record=True, width=100, file=nowhere)
-        console.print(
-            comparison_table(
-                "demo, 1 seed, accuracy after the last round in percent", compared.figures
-            )
-        )
+        console.print(comparison_table("demo, 1 seed", compared.figures))
     svg = console.export_svg(title="make demo")
     # The picture must not fetch a font from anywhere.
     (HERE / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

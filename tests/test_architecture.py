@@ -20,7 +20,7 @@ ALLOWED = {
     "data": {"core"},
     "scenarios": {"core", "data"},
     "engine": {"core", "data", "metrics"},
-    "report": {"core", "engine.records"},
+    "report": {"core", "engine.records", "metrics"},
     "deploy": {
         *("core", "algorithms", "data", "metrics", "models", "scenarios", "engine"),
         *("assemble", "config"),

@@ -9,6 +9,7 @@ import typing
 if typing.TYPE_CHECKING:
     from . import algorithms
     from .core import (
+        ANY_KIND,
         About,
         Aggregation,
         Algorithm,
@@ -40,10 +41,12 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
+    from .estimator import FederatedClassifier
     from .result import Result, load
     from .runner import resume, run
 
 __all__ = [
+    "ANY_KIND",
     "About",
     "Aggregation",
     "Algorithm",
@@ -58,6 +61,7 @@ __all__ = [
     "DataError",
     "Event",
     "Examples",
+    "FederatedClassifier",
     "FormatError",
     "Key",
     "Mean",
@@ -86,6 +90,7 @@ __all__ = [
 # where public names are that are not of `core`
 _HOMES = {
     "Event": "engine.experiment",
+    "FederatedClassifier": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",

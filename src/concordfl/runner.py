@@ -28,13 +28,14 @@ from .data import Federation
 from .deploy.finished import FinishedRun
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
+from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.experiment import Event, Experiment
 from .engine.records import RunFolder
 from .engine.roster import Roster
 from .inputs import AlgorithmLike, ModelLike, Source, load_config
-from .result import Result
+from .result import Opened, Result
 from .revision import code_revision
 
 Observer = Callable[[Event], object]
@@ -145,7 +146,7 @@ def _run(
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
-    setup = make_setup(settings, model, make_objective(federation))
+    setup = make_setup(settings, model, make_objective(settings, federation))
     identity = {} if folder is None else _identify(folder, settings, federation, model)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])
@@ -171,7 +172,7 @@ def _run(
         states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
     kept = InMemory(federation, states)
     run = FinishedRun(settings, summary, progress, model, setup.objective, kept)
-    return Result(summary, experiment.records, None, lambda: run, experiment.client_rows)
+    return Result(summary, experiment.records, None, Opened(run), experiment.client_rows)
 
 
 def _require_figures(settings: Config, federation: Federation) -> None:
@@ -225,8 +226,28 @@ def _summarise(
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),
         "damaged_checkpoints": list(experiment.problems),
+        "warnings": [
+            *warnings.of_data(federation),
+            *warnings.find(_facts(settings, federation, experiment, progress)),
+        ],
         "versions": versions(),
     }
+
+
+def _facts(
+    settings: Config, federation: Federation, experiment: Experiment, progress: Progress
+) -> warnings.Facts:
+    # Where clients are the data's own, nobody knows whether they differ.
+    simulated = settings.scenario.partition.needs_clients
+    ids = federation.participants
+    return warnings.Facts(
+        configuration.algorithm_name(settings.algorithm),
+        experiment,
+        progress,
+        experiment.last_rows(),
+        warnings.guess_of(federation, experiment.evaluated, experiment.task.objective),
+        warnings.true_groups(federation.groups, ids, simulated=simulated),
+    )
 
 
 def versions() -> dict[str, str]:

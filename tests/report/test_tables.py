@@ -1,8 +1,13 @@
+import csv
+
 import pytest
 from rich.console import Console
 
+from concordfl.core import SettingError
+from concordfl.report import export_table
 from concordfl.report.tables import (
     comparison_table,
+    for_whom_table,
     over_clients_table,
     percent,
     plain,
@@ -18,6 +23,7 @@ SUMMARY = {
     "final": {
         "round": 4,
         "local_accuracy": 0.5,
+        "validation_accuracy": 0.375,
         "local_worst_tenth": 0.25,
         "global_accuracy": 0.75,
     },
@@ -27,11 +33,20 @@ SUMMARY = {
 }
 
 
-def text(table):
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def text(table, width=120):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table)
     console.file.close()
     return console.export_text()
+
+
+def rows_of(printed):
+    """The cells of a printed table, row by row."""
+    return [
+        [cell.strip() for cell in line.replace("┃", "│").split("│")[1:-1]]
+        for line in printed.splitlines()
+        if line[:1] in "┃│"
+    ]
 
 
 def test_numbers_for_people():
@@ -50,8 +65,94 @@ def test_tables_show_what_the_summaries_say():
     assert "62.5" in one_run
     assert "best" not in text(run_table({**SUMMARY, "selected": None}))
     compared = text(comparison_table("title", {"fedavg": [SUMMARY, SUMMARY], "local": [SUMMARY]}))
-    assert "50.0 ± 0.0" in compared
-    assert "2.5 kB" in compared
+    assert "title, accuracy after the last round in percent" in compared
+    assert rows_of(compared) == [
+        ["method", "test", "validation", "worst tenth", "newcomers", "sent", "time"],
+        ["fedavg", "50.0 ± 0.0", "37.5 ± 0.0", "25.0 ± 0.0", "75.0 ± 0.0", "2.5 kB", "1.2 s"],
+        ["local", "50.0", "37.5", "25.0", "75.0", "2.5 kB", "1.2 s"],
+    ]
+
+
+def test_other_figures_are_shown_in_their_own_unit():
+    final = {"round": 4, "local_rmse": 12.3456, "local_mae": 9.5, "global_rmse": 20.0}
+    summary = {**SUMMARY, "final": final, "selected": None}
+    compared = text(comparison_table("title", {"fedavg": [summary]}))
+    assert "title, RMSE after the last round " in compared
+    assert rows_of(compared)[1] == ["fedavg", "12.35", "-", "-", "20", "2.5 kB", "1.2 s"]
+    shown = dict(row for row in rows_of(text(run_table(summary))) if row[0])
+    assert shown["participants: RMSE"] == "12.35"
+    assert shown["participants: MAE"] == "9.5"
+
+
+# --- for whom -------------------------------------------------------------------------------------
+
+
+def of_clients(*scores, **more):
+    named = {str(place): score for place, score in enumerate(scores)}
+    return {**SUMMARY, "client_scores": named, **more}
+
+
+def test_who_gains_and_who_loses_is_shown():
+    runs = {
+        "local": [of_clients(0.5, 0.5, 0.5)],
+        "fedavg": [of_clients(0.7, 0.5, 0.25)],
+        "ifca": [of_clients(0.7, 0.6, 0.6, group_sizes=[2, 1], clusters={"ari": 0.5})],
+    }
+    assert rows_of(text(for_whom_table(runs))) == [
+        ["method", "better than local", "worse", "mean gain", "worst loss", "groups", "ARI"],
+        ["fedavg", "1 of 3", "1", "-1.7", "-25.0", "-", "-"],
+        ["ifca", "3 of 3", "0", "+13.3", "-", "2+1", "50.0"],
+    ]
+
+
+def test_groups_are_shown_seed_by_seed_without_a_baseline_too():
+    runs = {"ifca": [of_clients(0.5, group_sizes=[2, 1]), of_clients(0.5, group_sizes=[3])]}
+    assert rows_of(text(for_whom_table(runs))) == [["method", "groups"], ["ifca", "2+1, 3"]]
+    assert for_whom_table({"fedavg": [SUMMARY]}) is None
+
+
+def test_clients_that_were_not_kept_are_not_known():
+    shown = text(for_whom_table({"local": [SUMMARY], "fedavg": [SUMMARY]}))
+    assert rows_of(shown)[1] == ["fedavg", "?", "?", "?", "?"]
+    assert "?: clients' own figures were not kept; --fresh computes them" in shown
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_tables_fit_into_100_columns(seeds):
+    runs = {
+        name: [of_clients(0.5, 1.0, group_sizes=[20, 10, 6], clusters={"ari": 0.875})] * seeds
+        for name in ("local", "fedconceptem")
+    }
+    for table in (comparison_table("title", runs), for_whom_table(runs)):
+        lines = text(table, width=100).splitlines()
+        assert max(map(len, lines)) <= 100
+        assert not any("fedconcep " in line for line in lines)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_the_exported_table_has_a_row_per_method_and_seed():
+    warned = {**SUMMARY, "warnings": [{"kind": "void", "text": "x"}], "group_sizes": [2, 1]}
+    exported = export_table.to_csv(
+        {"fedavg, lr = 1": [SUMMARY, warned], "b": [SUMMARY] * 2}, [3, 4]
+    )
+    rows = list(csv.DictReader(exported.splitlines()))
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        ("fedavg, lr = 1", "3"), ("fedavg, lr = 1", "4"), ("b", "3"), ("b", "4")
+    ]  # fmt: skip
+    assert float(rows[0]["final.local_accuracy"]) == 0.5
+    assert float(rows[0]["selected.local_accuracy"]) == 0.625
+    assert rows[0]["bytes.down"] == "2500"
+    assert (rows[1]["warnings"], rows[1]["groups"]) == ("void", "2+1")
+
+
+def test_an_export_that_could_not_be_written_is_refused(tmp_path):
+    export_table.check(tmp_path / "table.csv")
+    with pytest.raises(SettingError, match=r"--export must be a .csv file, got .*table.txt"):
+        export_table.check(tmp_path / "table.txt")
+    with pytest.raises(SettingError, match="--export must be in a folder that exists, got"):
+        export_table.check(tmp_path / "nowhere" / "table.csv")
 
 
 def test_spread_over_clients():
@@ -71,7 +172,7 @@ def test_spread_over_clients():
     ]
     assert rows == [
         ["participants", "fedvc", "55.0 ± 15.0", "75.0 ± 2.0", "-"],
-        ["held out", "fedvc", "-", "-", "-"],
+        ["newcomers", "fedvc", "-", "-", "-"],
     ]
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -164,6 +165,50 @@ def test_every_vary_counts(run_file, command):
     )  # fmt: skip
     rows = [line.split("│")[1].strip() for line in output.splitlines() if "│ fedavg" in line]
     assert rows == [f"fedavg, lr = {lr}, epochs = {e}" for lr in ("0.1", "0.2") for e in (1, 2)]
+
+
+def test_the_command_says_who_gains_and_what_would_mislead(run_file, command):
+    """From runs, and again from what is kept of them."""
+    arguments = ("--algorithms", "local,fedavg,fedbn", "--keep", "--export", "table.csv")
+    output = command(*arguments)
+    assert "For whom: clients beside training alone" in output
+    assert "Warning (identical-to-fedavg): fedbn: in effect this is fedavg" in output
+    assert "Warning (spread): " in output
+    assert "for participants: " in output
+    assert "All figures are in table.csv" in output
+    exported = Path("table.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in exported] == [
+        ["method", "seed"], ["local", "0"], ["fedavg", "0"], ["fedbn", "0"]
+    ]  # fmt: skip
+    shutil.rmtree("runs")
+    again = command(*arguments)
+    assert said(again) == said(output)
+    assert exported == Path("table.csv").read_text().splitlines()
+
+
+def said(output):
+    """What follows the table of figures, without where the runs are."""
+    _, _, rest = output.partition("For whom")
+    return rest.partition("All figures")[0]
+
+
+def test_an_export_is_refused_before_any_work(run_file, command):
+    error = command("--algorithms", "fedavg", "--export", "table.xlsx", status=2)
+    assert error == "concordfl: --export must be a .csv file, got table.xlsx\n"
+    assert not (run_file.parent / "runs").exists()
+
+
+def test_runs_that_stopped_early_are_told_and_kept(run_file, command):
+    arguments = ("--algorithms", "fedavg", "--set", "run.patience=1", "--set", "run.rounds=40")
+    output = command(*arguments, "--seeds", "2", "--keep")
+    played = [line["figures"]["rounds"] for line in results(run_file)]
+    assert all(line["figures"]["stopped_early"] for line in results(run_file))
+    assert max(played) < 40
+    said = f"Stopped early: fedavg after {played[0]}, {played[1]} rounds"
+    assert said in output
+    shutil.rmtree("runs")
+    assert said in command(*arguments, "--seeds", "2")
+    assert "Stopped early" not in command("--algorithms", "fedavg")
 
 
 def test_brackets_in_names_are_shown(run_file, command):

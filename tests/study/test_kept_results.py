@@ -10,7 +10,7 @@ import pytest
 
 from concordfl import DataError
 from concordfl.config import read_table
-from concordfl.report import tables
+from concordfl.report import tables, verdict
 from concordfl.study import kept_results
 from concordfl.study.cells import ConfigHasher, apply_settings, cells
 
@@ -135,6 +135,48 @@ def test_what_is_kept_of_a_run():
     }
     expected = {**FIGURES, "server": {"short": [1, 2]}}
     assert kept_results.figures_of(summary, [record]) == expected
+
+
+def test_warnings_groups_and_clients_are_kept(run_file):
+    warning = {"kind": "one-group", "text": "all 3 clients are on one model of 3"}
+    summary = {**FIGURES, "warnings": [warning], "group_sizes": [3]}
+    clients = {
+        "b": {"new": False, "accuracy": 1 / 3, "loss": 1.0},
+        "caf\udce9": {"new": False, "accuracy": 1.0},
+        "without test": {"new": False, "accuracy": None},
+        "newcomer": {"new": True, "accuracy": 0.5},
+    }
+    figures = kept_results.figures_of(summary, [], clients)
+    assert figures["client_scores"] == {"b": 0.33333, "caf\\udce9": 1.0}
+    kept_results.keep(run_file, line(run_file, figures=figures))
+    (kept,) = read(run_file).results.values()
+    assert kept["figures"]["client_scores"] == figures["client_scores"]
+    assert kept["figures"]["warnings"] == [warning]
+    assert kept["figures"]["group_sizes"] == [3]
+
+
+def test_figures_of_very_many_clients_are_not_kept(run_file, monkeypatch):
+    monkeypatch.setattr(kept_results, "MAX_CLIENTS_KEPT", 2)
+    for count in (2, 3):
+        scores = {str(place): 0.5 for place in range(count)}
+        kept_results.keep(run_file, line(run_file, figures={**FIGURES, "client_scores": scores}))
+        (kept,) = read(run_file).results.values()
+        assert ("client_scores" in kept["figures"]) == (count == 2)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"warnings": [{"kind": "void"}]},
+        {"group_sizes": [0]},
+        {"client_scores": {"a": "good"}},
+        {"client_scores": {"a": float("inf")}},
+    ],
+)
+def test_damaged_warnings_groups_and_clients_are_refused(run_file, more):
+    write(run_file, line(run_file, figures={**FIGURES, **more}))
+    with pytest.raises(DataError, match="line 1, must be a kept result"):
+        read(run_file)
 
 
 def test_what_cannot_be_read_back_is_not_written(run_file):
@@ -311,6 +353,9 @@ def test_whatever_is_put_into_a_line_no_table_breaks(run_file, junk):
             runs = {"fedprox": [one["figures"] for one in kept.results.values()] * 2}
             if runs["fedprox"]:
                 tables.comparison_table("title", runs)
+                tables.for_whom_table(runs)
+                verdict.warnings(runs)
+                verdict.verdict({**runs, "local": runs["fedprox"]})
                 tables.over_clients_table("title", runs)
 
 

@@ -16,7 +16,7 @@ from concordfl.engine import evaluate
 from concordfl.engine.experiment import ignore
 from concordfl.study import grid as grids
 from concordfl.study.cells import ConfigHasher, cells
-from concordfl.study.tune import Race, tune
+from concordfl.study.tune import Race, Trial, _ranked, tune
 
 TABLE = {
     "run": {"rounds": 4, "evaluate_every": 1, "executor": "serial"},
@@ -113,6 +113,24 @@ def test_settings_with_which_a_run_fails_are_not_chosen(tmp_path):
             {"training.lr": [1e38, 3e38]},
             out=tmp_path / "all",
         )
+
+
+def test_the_metric_says_which_way_is_better():
+    """An error is the better the lower; of equal ones the least loss decides, then the own."""
+
+    def ranked(**figures):
+        trials = [
+            Trial(grids.Candidate(name, {"training.lr": name}, {}, name == "own"), 1, found)
+            for name, found in figures.items()
+        ]
+        return [candidate.name for candidate in _ranked(trials)]
+
+    assert ranked(a={"rmse": 2.0}, b={"rmse": 1.0}, failed={}) == ["b", "a"]
+    assert ranked(a={"accuracy": 0.1}, b={"accuracy": 0.2}) == ["b", "a"]
+    same = {"accuracy": 0.5}
+    assert ranked(a={**same, "loss": 2.0}, own={**same, "loss": 2.0}, b={**same, "loss": 1.0}) == [
+        *("b", "own", "a")
+    ]
 
 
 def test_a_value_at_the_end_of_the_grid_is_said(tmp_path):
@@ -263,6 +281,15 @@ def test_tuning_needs_validation_examples(tmp_path):
     table = {**TABLE, "scenario": {"clients": 2, "split": [0.8, 0.0, 0.2]}}
     with pytest.raises(SettingError, match="tuning needs validation examples at one client"):
         tune(table, ["fedavg"], RATES, out=tmp_path)
+
+
+def test_a_method_of_ones_own_is_tuned_too(tmp_path):
+    own = "toys:Toy"
+    tuning = tune(TABLE, [own], {"training.lr": [1e-6, 0.1]}, out=tmp_path, rounds=1)
+    path = tuning.table["compare"][own]["training"]
+    assert path == {"lr": 0.1}
+    assert cells(tuning.table, [own], [0])[own, 0].training.lr == 0.1
+    assert tomllib.loads(tuning.to_toml())["compare"][own]["training"] == path
 
 
 def test_methods_are_named_once(tmp_path):

@@ -9,20 +9,27 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     Params,
     Probability,
+    Rows,
     Task,
     Tree,
     client_step,
     tree,
 )
 from ..core.optim import Optimizer
+
+NEARLY = 0.01  # a share so near to 0 or 1 is taken for it
+MOST = 0.9  # of the clients
 
 
 @tree.register
@@ -46,6 +53,7 @@ class APFL(Algorithm):
     about = About(
         "APFL", "Deng et al.", 2020, travels="the model", private="data, own model, share", cost="2"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     share: Probability = 0.5  # α at the start: how much of its own model a client uses
@@ -113,6 +121,17 @@ class APFL(Algorithm):
 
     def inspect(self, client: Client, state: APFLClient, message: Params) -> dict[str, Any]:
         return {"share": state.share}
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        shares = [row["share"] for row in rows.values() if "share" in row]
+        shared, own = (sum(abs(share - end) < NEARLY for share in shares) for end in (0, 1))
+        if shares and shared >= MOST * len(shares):
+            used = f"{shared} of {len(shares)} clients use only the shared model (share 0)"
+            return Degenerate("fedavg", used)
+        if shares and own >= MOST * len(shares):
+            used = f"{own} of {len(shares)} clients use only their own model (share 1)"
+            return Degenerate("local", used)
+        return None
 
 
 def mixed(own: Params, w: Params, share: float, client: Client) -> Params:

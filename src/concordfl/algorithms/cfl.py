@@ -16,16 +16,20 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
     ClientId,
     Cohort,
     CountOrZero,
+    Degenerate,
     Mean,
+    Model,
     ModelCount,
     Params,
     Positive,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -46,6 +50,7 @@ class CFLServer(NamedTuple):
 @dataclass(frozen=True)
 class CFL(Algorithm):
     about = About("CFL", "Sattler et al.", 2021, travels="a model", private="data", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its cluster"
 
@@ -122,6 +127,17 @@ class CFL(Algorithm):
             "splits": server.splits,
             "lengths": server.lengths,
         }
+
+    def degenerate(self, model: Model, server: CFLServer, rows: Rows) -> Degenerate | None:
+        if len(server.models) > 1:
+            return None
+        mean, longest = server.lengths.get(0, [0.0, 0.0])
+        return Degenerate(
+            "fedavg",
+            f"no cluster was split (the last mean update is {mean:.2g} long, the longest "
+            f"{longest:.2g}; stopped = {self.stopped:g}, pulling = {self.pulling:g}, warm_up = "
+            f"{self.warm_up})",
+        )
 
 
 class Updates(NamedTuple):

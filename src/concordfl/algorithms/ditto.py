@@ -11,14 +11,18 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     NonNegative,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -30,6 +34,7 @@ class Ditto(Algorithm):
     about = About(
         "Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     # its own model is what a client predicts with, and a new one has none
     accepts_new_clients: ClassVar[bool] = False
@@ -58,3 +63,6 @@ class Ditto(Algorithm):
         """The personal model; of a participant that was never asked, what it has received."""
         own: Params = state["own"]
         return own
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        return Degenerate("local", "penalty is 0") if self.penalty == 0 else None

@@ -24,6 +24,7 @@ class FedAvgFineTuned(FedAvg):
         cost="1",
     )
     personal: ClassVar[bool] = True
+    tunes_new: ClassVar[bool] = False  # it tunes by itself
     adapts: ClassVar[str] = "its own copy of the model"
 
     tune_epochs: Repeats = 1
@@ -32,7 +33,7 @@ class FedAvgFineTuned(FedAvg):
         return {"tuned": super().tune(client, state, message, self.tune_epochs)}
 
     def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
-        return message  # it tunes by itself
+        return message
 
     def unadapted(self, client: Client, message: Params) -> Tree:
         return {"tuned": message}

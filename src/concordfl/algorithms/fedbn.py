@@ -11,13 +11,17 @@ from typing import ClassVar
 import torch
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -37,7 +41,9 @@ class FedBN(Algorithm):
         private="data, normalising layers",
         cost="1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
+    tunes_new: ClassVar[bool] = True
     adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:
@@ -71,6 +77,11 @@ class FedBN(Algorithm):
 
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         return {**state["layers"], **message}
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        if model.normalisation_names:
+            return None
+        return Degenerate("fedavg", "the network has no normalisation layers")
 
 
 def _with_statistics(client: Client, params: Params) -> Params:

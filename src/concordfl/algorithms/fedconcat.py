@@ -206,6 +206,11 @@ class FedConcat(Algorithm):
             Stage("head", self.train_head, rounds=head_rounds),
         )
 
+    def rounds_rule(self) -> str:
+        if None in (self.encoder_rounds, self.head_rounds):
+            return "equal communication, they send about what those rounds of FedAvg send"
+        return "as encoder_rounds and head_rounds say"
+
     def rounds_of_stages(self, rounds: int, model: Model) -> tuple[int, int]:
         """T_e and T_c: as given, or such that the whole sends about what `rounds` of FedAvg send
         (4.3), in the paper's shares.

@@ -23,13 +23,16 @@ from ..core import (
     Client,
     Cohort,
     Count,
+    Degenerate,
     Examples,
     Fraction,
     Mean,
+    Model,
     ModelCount,
     ModelId,
     NonNegative,
     Positive,
+    Rows,
     SettingError,
     Task,
     Total,
@@ -288,6 +291,9 @@ class FedConceptEM(Algorithm):
 
     def describe(self, server: FedConceptEMServer) -> dict[str, Any]:
         return {"shares": server.shares, "removed": server.removed, "models": len(server.models)}
+
+    def degenerate(self, model: Model, server: FedConceptEMServer, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one model") if self.num_models == 1 else None
 
 
 def prior_of(client: Client, message: FedConceptEMMessage) -> Tensor:

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Mean,
+    Model,
     ModelCount,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -37,6 +41,7 @@ class FedEM(Algorithm):
         private="data, mixture weights",
         cost="K",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights"
 
@@ -79,3 +84,6 @@ class FedEM(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": int(state["omega"].argmax()), "weights": state["omega"]}
+
+    def degenerate(self, model: Model, server: Tree, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one model") if self.num_models == 1 else None

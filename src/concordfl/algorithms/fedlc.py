@@ -10,7 +10,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import About, Batch, Client, NonNegative, Params, Tree, weighted_loss
+from ..core import (
+    About,
+    Batch,
+    Client,
+    Degenerate,
+    Model,
+    NonNegative,
+    Params,
+    Rows,
+    Tree,
+    weighted_loss,
+)
 from .fedavg import FedAvg
 
 MIN_LABEL_COUNT = 1e-8  # of a class that the client does not have
@@ -19,6 +30,7 @@ MIN_LABEL_COUNT = 1e-8  # of a class that the client does not have
 @dataclass(frozen=True)
 class FedLC(FedAvg):
     about = About("FedLC", "Zhang et al.", 2022, travels="the model", private="data", cost="1")
+    supports = frozenset({"classification"})
 
     tau: NonNegative = 1.0  # τ; 0 is FedAvg
 
@@ -33,3 +45,6 @@ class FedLC(FedAvg):
     def _margins(self, client: Client) -> Tensor:
         """(Y,) τ n_y^(-1/4), with the client's own counts."""
         return (self.tau * client.label_counts().clamp_min(MIN_LABEL_COUNT) ** -0.25).float()
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "tau is 0") if self.tau == 0 else None

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import About, Batch, Client, NonNegative, Params, Tree
+from ..core import (
+    About,
+    Batch,
+    Client,
+    Degenerate,
+    Model,
+    NonNegative,
+    Params,
+    Rows,
+    Tree,
+)
 from .fedavg import FedAvg
 
 
@@ -24,3 +34,6 @@ class FedProx(FedAvg):
     ) -> Tensor:
         distance = client.model.sq_dist(params, message)
         return client.loss(params, batch) + self.mu / 2 * distance
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "mu is 0") if self.mu == 0 else None

@@ -14,18 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
     Client,
     Cohort,
+    Degenerate,
     Examples,
     Fraction,
     Mean,
+    Model,
     ModelCount,
     NonNegative,
     Params,
     Positive,
+    Rows,
     Task,
     Total,
     Tree,
@@ -39,6 +43,7 @@ from ..toolbox import mixture
 CONCEPTS = "concepts"
 MIN_WEIGHT = 1e-6  # of v, so that no concept is dead for a client for ever
 MIN_MASS = 1e-8  # a concept that is expressed less stays where it is
+COLLAPSED = 0.01  # mean distance of concepts that have become one; they begin about 0.4 apart
 START_SCALE = 0.1  # deviation of the concepts' entries at the start
 TYPICAL_SAMPLES = 3  # of each concept, in a client's row
 MAPPED_SAMPLES = 20  # samples of a client in the map
@@ -70,6 +75,7 @@ class FedVC(Algorithm):
         private="data, preference",
         cost="1",
     )
+    supports = ANY_KIND
 
     adapts: ClassVar[str] = "its preference for concepts"
 
@@ -207,6 +213,17 @@ class FedVC(Algorithm):
         concepts = server[CONCEPTS]
         apart = torch.pdist(concepts).mean() if len(concepts) > 1 else torch.zeros(())
         return {CONCEPTS: concepts, "map": mapped(concepts, concepts), "apart": float(apart)}
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        apart = self.describe(server)["apart"]
+        if self.weight == 0:
+            return Degenerate("fedavg", "weight is 0")
+        if self.num_concepts == 1 or apart < COLLAPSED:
+            because = f"the concepts have become one (they lie {apart:.1g} apart)"
+            return Degenerate(
+                "fedavg", f"{because}: try a larger similarity than {self.similarity}"
+            )
+        return None
 
 
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:

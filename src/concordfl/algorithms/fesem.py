@@ -16,17 +16,20 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
     Client,
     ClientId,
     Cohort,
+    Degenerate,
     Mean,
     Model,
     ModelCount,
     NonNegative,
     Params,
+    Rows,
     Stage,
     Task,
     Tree,
@@ -46,6 +49,7 @@ class FeSEMServer(NamedTuple):
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
     about = About("FeSEM", "Long et al.", 2023, travels="a model", private="data", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its cluster"
 
@@ -60,6 +64,9 @@ class FeSEM(Algorithm):
             Stage("first", self.round, rounds=1, everyone=True, required=False),
             Stage("train", self.round, first_round=1),
         )
+
+    def rounds_rule(self) -> str:
+        return "all clients train once before, and give the first centres"
 
     def round(self, server: FeSEMServer, cohort: Cohort) -> FeSEMServer:
         centres = server.centres
@@ -120,6 +127,11 @@ class FeSEM(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Models) -> dict[str, Any]:
         return {"group": state["best"]}
+
+    def degenerate(self, model: Model, server: FeSEMServer, rows: Rows) -> Degenerate | None:
+        if self.num_models > 1:
+            return None
+        return Degenerate("fedprox" if self.mu else "fedavg", "it has one centre")
 
 
 def _vector(params: Params, cohort: Cohort) -> Tensor:

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Chosen,
     Client,
     Cohort,
+    Degenerate,
     Mean,
+    Model,
     ModelCount,
     Params,
+    Rows,
     Task,
     Tree,
     client_step,
@@ -33,6 +37,7 @@ class IFCA(Algorithm):
         private="data",
         cost="about 1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its model"
     chooses: ClassVar[bool] = True
@@ -72,3 +77,6 @@ class IFCA(Algorithm):
 
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         return {"group": state["best"]}
+
+    def degenerate(self, model: Model, server: Tree, rows: Rows) -> Degenerate | None:
+        return Degenerate("fedavg", "it has one model") if self.num_models == 1 else None

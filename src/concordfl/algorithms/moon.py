@@ -18,10 +18,13 @@ from ..core import (
     About,
     Batch,
     Client,
+    Degenerate,
     Mean,
+    Model,
     NonNegative,
     Params,
     Positive,
+    Rows,
     Tree,
     Width,
     client_step,
@@ -94,3 +97,8 @@ class MOON(FedAvg):
             choice = torch.stack(similar, dim=1) / self.temperature
             loss = loss + self.mu * -choice.log_softmax(1)[:, 0]
         return weighted_loss(loss, batch)
+
+    def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
+        if self.mu == 0:
+            return Degenerate("fedavg", "mu is 0 (the network has a projection all the same)")
+        return None

@@ -9,7 +9,7 @@ from .. import config as configuration
 from ..core import SettingError
 from ..engine.files import write_atomically
 from ..engine.plan import Plan
-from ..report import curves, tables
+from ..report import curves, export_table, tables
 from ..study import compare as comparison
 from ..study import kept_results
 from ..study.cells import Cells, ConfigHasher, assign, vary
@@ -27,7 +27,7 @@ from .options import (
     known_names,
 )
 from .progress import show_progress
-from .results import stoppable
+from .results import show_comparison, stoppable
 from .terminal import console, say, show
 from .tune import tuned_table
 
@@ -66,6 +66,12 @@ def compare(
             help="Draw accuracy against bytes sent: a .svg, .png or .pdf file.", show_default=False
         ),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all figures to a .csv file, a row per method and seed.", show_default=False
+        ),
+    ] = None,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
@@ -80,19 +86,23 @@ def compare(
     names = known_names(algorithms)
     given = assignments(set, executor=executor, device=device)
     table = assign(configuration.read_table(file), given, names)
+    # What can be refused is refused before any work is done.
+    cells, hasher = _cells(table, names, seeds, variations), ConfigHasher()
+    # What is to be added to must be whole, even if nothing is taken from it.
+    beside = kept_results.read(file, hasher) if keep or not fresh else None
+    kept = None if fresh else beside
+    if export is not None:
+        export_table.check(export)
+    if curve is not None:
+        curves.kind_of(curve)
     folder = out or Path("runs") / f"compare-{file.stem}"
     if fresh and out is None:
         folder = comparison.new_folder(folder)
     if tuned or grid:
         _check_tuned(tuned, variations)
         table = tuned_table(file.stem, table, names, grid, folder)
-    cells = _cells(table, names, seeds, variations)
-    hasher = ConfigHasher()
-    # What is to be added to must be whole, even if nothing is taken from it.
-    beside = kept_results.read(file, hasher) if keep or not fresh else None
-    kept = None if fresh else beside
+        cells = _cells(table, names, seeds, variations)
     if curve is not None:
-        curves.kind_of(curve)  # refused before any work is done
         comparison.require_history(cells, kept, hasher)
     with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
         found = comparison.compare(
@@ -105,10 +115,14 @@ def compare(
         )
     title = f"{file.stem}{', tuned' * tuned}, {seeds} seed{'s' * (seeds > 1)}"
     _show_table(title, found, over_clients=over_clients)
+    show_comparison(found)
     if curve is not None:
         picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
         write_atomically(curve, picture)
         say(f"Accuracy against bytes is in {curve}")
+    if export is not None:
+        write_atomically(export, export_table.to_csv(found.figures, found.seeds))
+        say(f"All figures are in {export}")
     notes = [
         beside and beside.describe_ignored(),
         kept_results.describe_kept(found.kept, found.num_cells),
@@ -119,11 +133,9 @@ def compare(
 
 def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool) -> None:
     if over_clients:
-        heading = f"{title}, last round in percent, ± over clients"
-        show(tables.over_clients_table(heading, found.figures))
+        show(tables.over_clients_table(title, found.figures))
     else:
-        heading = f"{title}, accuracy after the last round in percent"
-        show(tables.comparison_table(heading, found.figures))
+        show(tables.comparison_table(title, found.figures))
 
 
 def _check_tuned(tuned: bool, variations: list[str]) -> None:

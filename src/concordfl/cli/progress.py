@@ -16,7 +16,7 @@ from rich.progress import (
 
 from ..engine.experiment import Event
 from ..metrics import METRICS, criterion_in
-from ..report.tables import percent
+from ..report.tables import figure
 from ..runner import Observer
 from .terminal import printable
 
@@ -78,14 +78,16 @@ def _print_line(
 
 def _figures(event: Event) -> str:
     record = event.record or {}
-    parts = [f"local {percent(record.get('local', {}).get('accuracy'))}"]
-    if "global" in record:
-        parts.append(f"global {percent(record['global'].get('accuracy'))}")
+    names = {"local": "participants", "global": "newcomers"}
+    parts = []
+    for scope, name in names.items():
+        if scope in record:
+            criterion = criterion_in(record[scope]) or "accuracy"
+            parts.append(f"{name} {figure(criterion, record[scope].get(criterion))}")
     return "  ".join(parts)
 
 
 def _validation_figures(event: Event) -> str:
     found = (event.record or {}).get("validation", {})
     name = criterion_in(found) or "accuracy"
-    value = percent(found.get(name)) if METRICS[name].is_share else f"{found[name]:.4g}"
-    return f"validation {METRICS[name].title} {value}"
+    return f"validation {METRICS[name].title} {figure(name, found.get(name))}"

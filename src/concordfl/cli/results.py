@@ -1,7 +1,7 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import typer
 from .. import runner
 from ..report import tables
 from ..result import Result
+from ..study.compare import Comparison
 from .progress import show_progress
 from .signals import exit_code, raised_signals
 from .terminal import complain, console, say, show
@@ -34,18 +35,43 @@ def show_run(
     say(
         f"{down} down, {up} up, {summary['seconds']['total']:.1f} s ({executor})",
         *notes_on(summary),
+        *warning_lines(summary.get("warnings", [])),
         f"Results are in {folder}",
     )
 
 
+def show_comparison(found: Comparison) -> None:
+    """For whom the methods are good, what would mislead, and the conclusion."""
+    table = tables.for_whom_table(found.figures)
+    if table is not None:
+        show(table)
+    say(*_early_lines(found), *warning_lines(found.warnings))
+    if found.verdict is not None:
+        say(found.verdict)
+
+
+def _early_lines(found: Comparison) -> Iterator[str]:
+    """After which rounds runs have stopped early, seed by seed."""
+    parts = [
+        f"{row} after {', '.join(str(figures['rounds']) for figures in early)}"
+        for row, each in found.figures.items()
+        if (early := [figures for figures in each if figures.get("stopped_early")])
+    ]
+    if parts:
+        yield f"Stopped early: {'; '.join(parts)} rounds"
+
+
+def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    for each in warnings:
+        yield f"Warning ({each['kind']}): {each['text']}"
+
+
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the figures must know of how they came about."""
-    if summary.get("stopped_early"):
-        best = f"round {summary['selected']['round']} was the best"
-        yield (
-            f"Stopped early, after round {summary['rounds']}: {best} on {summary['selected_on']} "
-            "data, and run.patience is used up"
-        )
+    if summary.get("stopped_early"):  # by run.patience, or by a function that watched it
+        selected, where = summary["selected"], f"on {summary['selected_on']} data"
+        best = f": round {selected['round']} was the best {where}" if selected else ""
+        yield f"Stopped early, after round {summary['rounds']}{best}"
     missing = {reason: count for reason, count in summary["missing"].items() if count}
     if missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))

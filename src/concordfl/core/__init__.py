@@ -2,7 +2,7 @@
 
 from . import tree
 from .aggregation import Aggregation, Averaged, Chosen, Mean, ServerStep, Total
-from .algorithm import About, Algorithm, Likelihood, Stage, Task, client_step
+from .algorithm import About, Algorithm, Degenerate, Likelihood, Rows, Stage, Task, client_step
 from .client import (
     Batch,
     Client,
@@ -26,7 +26,7 @@ from .errors import (
 )
 from .model import Model, Params, encoder_and_head
 from .modules import PredictingNetwork
-from .objective import ANY_KIND, Classification, MultiLabel, Objective, Regression
+from .objective import ANY_KIND, Classification, MultiLabel, Objective, ObjectiveChoice, Regression
 from .optim import Training
 from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
@@ -70,6 +70,7 @@ __all__ = [
     "Count",
     "CountOrZero",
     "DataError",
+    "Degenerate",
     "Draws",
     "Examples",
     "FormatError",
@@ -85,6 +86,7 @@ __all__ = [
     "NoReplies",
     "NonNegative",
     "Objective",
+    "ObjectiveChoice",
     "Order",
     "Outcome",
     "Params",
@@ -96,6 +98,7 @@ __all__ = [
     "Repeats",
     "RepeatsOrZero",
     "Replies",
+    "Rows",
     "Scale",
     "Seed",
     "ServerStep",

@@ -24,6 +24,7 @@ from .tree import Tree
 if TYPE_CHECKING:
     from .cohort import Cohort
 
+Rows = Mapping[ClientId, Mapping[str, Any]]  # figures of clients
 Step = Callable[[Client, Tree, Tree], tuple[Tree, Tree]]
 Method = TypeVar("Method", bound=Callable[..., tuple[Tree, Tree]])
 
@@ -113,6 +114,13 @@ class Likelihood(NamedTuple):
         return {"log_x": self.log_x, "joint": self.joint}
 
 
+class Degenerate(NamedTuple):
+    """That a method is no more than another one in a run."""
+
+    into: str  # the other method's name
+    because: str
+
+
 class About(NamedTuple):
     """What `concordfl list algorithms` tells of a method."""
 
@@ -139,6 +147,7 @@ class Algorithm(Settings, ABC):
     classifies: ClassVar[bool] = True  # whether it predicts labels
     averages: ClassVar[bool] = True  # whether its rounds average models
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
+    tunes_new: ClassVar[bool] = False  # whether new clients tune a shared model (`run.tune_new`)
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
     # the kinds of objectives that it can learn; a method that only needs a loss supports ANY_KIND
@@ -190,7 +199,8 @@ class Algorithm(Settings, ABC):
     def tune(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
         """What a new client makes of the message by training it for `epochs` (`run.tune_new`).
 
-        A method with another rule for new clients leaves the message as it is.
+        A method with another rule for new clients leaves the message as it is, and has no
+        `tunes_new`.
         """
         return message
 
@@ -248,3 +258,14 @@ class Algorithm(Settings, ABC):
     def inspect(self, client: Client, state: Tree, message: Tree) -> dict[str, Any]:
         """For the records only: what is worth knowing of a client, such as `group` or `weights`."""
         return {}
+
+    def degenerate(self, model: Model, server: Tree, rows: Rows) -> Degenerate | None:
+        """Whether the method was no more than another one in a run: a warning of the run.
+
+        `rows` are the participants' figures in the last round, with what `inspect` says of them.
+        """
+        return None
+
+    def rounds_rule(self) -> str:
+        """Why its rounds are not those that a run asks for; for methods with several stages."""
+        return ""

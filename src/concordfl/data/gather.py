@@ -10,7 +10,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 from ..core import DataError
+from .columns import feature_names
 from .files import reading
+from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
 from .memory import Given
 from .own import Samples, _check_inputs, _check_labels, _require_text
@@ -19,7 +21,7 @@ from .text import listing, quote
 
 def gather(clients: object, client: str | None = None, label: str | None = None) -> Given:
     """The examples of every client, checked; `client` and `label` are columns of a data frame."""
-    if _is_frame(clients):
+    if is_frame(clients):
         return _of_frame(clients, client or "client", label or "y")
     if client is not None or label is not None:
         raise DataError("client and label must be columns of a data frame, got clients without")
@@ -33,10 +35,14 @@ def gather(clients: object, client: str | None = None, label: str | None = None)
     named = {_client_name(name): given for name, given in clients.items()}
     if len(named) < len(clients):
         raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
-    return Given(tuple(_samples(name, named[name]) for name in sorted(named)))
+    pairs = {name: _pair(name, named[name]) for name in sorted(named)}
+    if all(is_frame(x) for x, _ in pairs.values()):
+        return _of_frames(pairs)
+    return Given(tuple(_samples(name, *pair) for name, pair in pairs.items()))
 
 
-def _samples(client: str, given: object) -> Samples:
+def _pair(client: str, given: object) -> tuple[Any, Any]:
+    """The examples and labels of a client."""
     where = f"client {quote(client)}"
     if isinstance(given, TorchDataset):
         given = _of_torch(given, where)
@@ -45,12 +51,16 @@ def _samples(client: str, given: object) -> Samples:
             f"{where}: examples must be a pair (x, y) or a torch Dataset, got "
             f"{type(given).__name__}"
         )
-    x, y = given
-    features = tuple(str(name) for name in x.columns) if _is_frame(x) else ()
-    inputs = _check_inputs(_to_array(x, where), where)
+    return given[0], given[1]
+
+
+def _samples(client: str, x: Any, y: Any) -> Samples:
+    where = f"client {quote(client)}"
+    features = tuple(str(name) for name in x.columns) if is_frame(x) else ()
+    inputs = _check_inputs(to_array(x, where), where)
     if not len(inputs):
         raise DataError(f"{where} must have at least one example, got none")
-    return Samples(client, inputs, _to_labels(y, len(inputs), where), features)
+    return Samples(client, inputs, to_labels(y, len(inputs), where), features)
 
 
 def _client_name(name: object) -> str:
@@ -63,8 +73,24 @@ def _client_name(name: object) -> str:
 # --- data frames, which need not be pandas' -------------------------------------------------------
 
 
-def _is_frame(given: object) -> bool:
-    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+def _of_frames(pairs: Mapping[str, tuple[Any, Any]]) -> Given:
+    """Clients that have a frame of features each."""
+    for client, (frame, _) in pairs.items():
+        if not len(frame):
+            raise DataError(f"client {quote(client)} must have at least one example, got none")
+    encoded = encode_frames({f"client {quote(name)}": frame for name, (frame, _) in pairs.items()})
+    features = feature_names(encoded.columns)
+    parts = [
+        Samples(client, x, to_labels(y, len(x), f"client {quote(client)}"), features)
+        for (client, (_, y)), x in zip(pairs.items(), encoded.x, strict=True)
+    ]
+    return _given(parts, encoded)
+
+
+def _given(parts: Iterable[Samples], encoded: EncodedFrames) -> Given:
+    has_categories = any(column.categories is not None for column in encoded.columns)
+    columns = encoded.columns if has_categories else ()
+    return Given(tuple(parts), columns, encoded.notices)
 
 
 def _of_frame(frame: Any, client: str, label: str) -> Given:
@@ -86,18 +112,14 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(frame[client].to_numpy().tolist()):
         rows.setdefault(_owner(name, row, client), []).append(row)
-    x = _to_array(frame[features], "the data frame")
-    inputs = _check_inputs(x, "the data frame")
-    labels = _to_labels(frame[label], len(inputs), "the data frame")
-    names = tuple(str(name) for name in features)
-    return Given(
-        tuple(
-            Samples(
-                owner, inputs[rows[owner]], Labels(labels.names, labels.index[rows[owner]]), names
-            )
-            for owner in sorted(rows)
-        )
-    )
+    encoded = encode_frames({"the data frame": frame[features]})
+    inputs, names = encoded.x[0], feature_names(encoded.columns)
+    labels = to_labels(frame[label], len(inputs), "the data frame")
+    parts = [
+        Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
+        for owner in sorted(rows)
+    ]
+    return _given(parts, encoded)
 
 
 def _owner(name: object, row: int, column: str) -> str:
@@ -124,7 +146,7 @@ def _of_torch(data: TorchDataset[Any], where: str) -> tuple[object, object]:
                 f"{where}: a data set's examples must be pairs (x, y), got {type(item).__name__}"
             )
         value = item[0][None] if isinstance(item[0], torch.Tensor) else np.asarray(item[0])[None]
-        inputs.append(_to_array(value, where))
+        inputs.append(to_array(value, where))
         labels.append(item[1].item() if hasattr(item[1], "item") else item[1])
     shapes = {one.shape[1:] for one in inputs}
     if len(shapes) != 1:
@@ -141,14 +163,14 @@ def _items(data: Any) -> Iterable[Any]:
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def _to_array(given: Any, where: str) -> np.ndarray:
+def to_array(given: Any, where: str) -> np.ndarray:
     """As numpy has it; torch's images, which have their channels first, as ours."""
     try:
         if isinstance(given, torch.Tensor):
             values = given.detach().cpu()
             values = values.float() if values.dtype == torch.bfloat16 else values
             return (values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy()
-        if _is_frame(given):
+        if is_frame(given):
             return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.asarray(given)
     except (TypeError, ValueError) as error:
@@ -156,7 +178,7 @@ def _to_array(given: Any, where: str) -> np.ndarray:
         raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
 
 
-def _to_labels(given: Any, count: int, where: str) -> Labels:
+def to_labels(given: Any, count: int, where: str) -> Labels:
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
     values = given.to_numpy() if hasattr(given, "to_numpy") else given

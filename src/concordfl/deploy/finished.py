@@ -3,12 +3,14 @@ run to predictions; nothing of the run is changed.
 """
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
@@ -24,12 +26,15 @@ from ..core import (
     Model,
     Objective,
     Predictor,
+    Scale,
     SettingError,
     Tree,
     tree,
 )
+from ..core.objective import objective_of
 from ..core.settings import received
-from ..data import Federation, Preprocessing
+from ..data import Arrays, Federation, Preprocessing
+from ..data.csv_table import columns_of
 from ..data.own import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
@@ -42,7 +47,24 @@ from .kept import InFolder, Kept, Newcomer
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
-MAX_CLASSES = 10**6
+MAX_OUTPUTS = 10**6
+MAX_PREPARED = 16  # clients whose predictors are remembered
+
+
+class ExamplesWhenNeeded(Examples):
+    """A client's training examples, read when somebody looks at them: where a client predicts with
+    what it has kept, the run's data need not be there.
+    """
+
+    def __init__(self, read: Callable[[], Examples], scale: Scale | None) -> None:
+        self._read, self._memo, self.scale = read, {}, scale
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("x", "y"):
+            raise AttributeError(name)
+        found = self._read()
+        self.x, self.y = found.x, found.y
+        return getattr(self, name)
 
 
 @dataclass(frozen=True)
@@ -152,14 +174,8 @@ class FinishedRun:
         """A client without examples."""
         shape = self.preprocessing.input_shape
         stored = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
-        return self.client(
-            id,
-            Examples(
-                torch.zeros(0, *stored),
-                torch.zeros(0, dtype=torch.int64),
-                scale=self.preprocessing.scale,
-            ),
-        )
+        nothing = Arrays(np.zeros((0, *stored), np.float32), self.preprocessing.no_targets(0))
+        return self.client(id, self.preprocessing.to_examples(nothing))
 
     # --- what a client predicts with --------------------------------------------------------------
 
@@ -196,8 +212,20 @@ class FinishedRun:
                 f"client must be of the run, or have adapted to it, got {quote(id)}: known are "
                 f"{listing(everybody)}"
             )
-        train = self.federation().splits(id, self.summary["training_rounds"]).train
-        return self.predictor(id, train, new=id in self.kept.held_out)
+        if id not in self._prepared:
+            while len(self._prepared) >= MAX_PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            train = ExamplesWhenNeeded(lambda: self._train(id), self.preprocessing.scale)
+            self._prepared[id] = self.predictor(id, train, new=id in self.kept.held_out)
+        return self._prepared[id]
+
+    @cached_property
+    def _prepared(self) -> dict[ClientId, Predictor]:
+        """Of clients of the run, which may have taken long: nothing that they depend on changes."""
+        return {}
+
+    def _train(self, id: ClientId) -> Examples:
+        return self.federation().splits(id, self.summary["training_rounds"]).train
 
     def joined(self, id: ClientId, newcomer: Newcomer) -> Predictor:
         """What a client that joined later predicts with; its examples are no longer needed."""
@@ -251,7 +279,7 @@ class FinishedRun:
         """Columns of a table that are no features."""
         label = getattr(self.settings.data, "label", "y")
         client = getattr(self.settings.data, "client", None)
-        return (label,) if client is None else (label, client)
+        return columns_of(label) if client is None else (*columns_of(label), client)
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
@@ -278,15 +306,21 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:
     """The shape of an example and what is predicted, as the run's summary has them."""
-    task = summary.get("task") if isinstance(summary, dict) else None
+    task: Any = summary.get("task") if isinstance(summary, dict) else None
     match task:
-        case {"input_shape": list(shape), "num_classes": int(classes)} if (
-            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
-        ):
-            return tuple(shape), Classification(classes)
+        case {"input_shape": list(shape), "num_classes": int(classes)} if _is_shape(shape):
+            with suppress(SettingError):
+                objective = (
+                    objective_of(task["objective"], task.get("objective_settings"))
+                    if "objective" in task
+                    else Classification(classes)  # of a run before there were others
+                )
+                if classes == objective.num_classes and objective.num_outputs <= MAX_OUTPUTS:
+                    return tuple(shape), objective
     raise CheckpointError(
         f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
-        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes and task.objective of at most "
+        f"{MAX_OUTPUTS:,} outputs, "
         f"got {received(task)} in {folder}"
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..core import ClientId, DataError, Examples, Key, Predictor, tree
-from ..data.text import quote
+from ..data.text import printable, quote
 from ..engine.evaluate import none_for_nan
 from ..engine.threads import one_thread
 from . import inputs
@@ -29,8 +29,8 @@ def adapt(
     run = FinishedRun.open(folder, trust=trust)
     run.require("accepts_new_clients", "adapt", "has a rule for new clients")
     samples = run.read(data)
-    if samples.labels is None and run.algorithm.classifies:
-        raise DataError(f"{data}: a client that joins must have labels, got none")
+    if samples.labels is None:
+        require_no_labels(run, str(data))
     if len(samples.x) < 2:
         raise DataError(
             f"{data}: at least two examples are needed, one to adapt to and one to test on, got "
@@ -38,6 +38,12 @@ def adapt(
         )
     examples = inputs.prepare_rows(samples.x, samples.labels, run.preprocessing, data)
     return join(run, examples, samples.client if client is None else client)
+
+
+def require_no_labels(run: FinishedRun, where: str) -> None:
+    """Refuse examples without labels where the method needs them."""
+    if run.algorithm.classifies:
+        raise DataError(f"{printable(where)}: a client that joins must have labels, got none")
 
 
 @one_thread()

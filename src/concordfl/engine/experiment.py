@@ -87,6 +87,7 @@ class Experiment:
     records: list[dict[str, Any]] = field(default_factory=list)
     # figures by client of evaluated rounds, where there is no folder to write them to
     client_rows: dict[int, ClientRows] = field(default_factory=dict)
+    is_stopped: bool = False  # whether an observer ended it
     problems: tuple[str, ...] = ()  # checkpoints that were damaged, where a run was taken up again
 
     def __post_init__(self) -> None:
@@ -136,7 +137,8 @@ class Experiment:
 
     def is_over(self, progress: Progress) -> bool:
         """Whether nothing is left to play."""
-        return progress.round == len(self.turns) or self._is_stalled(progress, self.records)
+        is_played = progress.round == len(self.turns)
+        return is_played or self.is_stopped or self._is_stalled(progress, self.records)
 
     def _is_stalled(self, progress: Progress, records: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last stage has been evaluated `run.patience` times since the selected round.
@@ -196,6 +198,7 @@ class Experiment:
                     self.folder.cut_records(before)
             self._record(self._evaluate(turn, progress, last=True), progress)
         self._save(progress)
+        self.is_stopped = True
 
     def _is_last(self, turn: Turn) -> bool:
         return turn.round == len(self.turns)
@@ -278,7 +281,7 @@ class Experiment:
                 self.executor.publish(name, data)
 
         return Cohort(
-            self._sample(turn, progress),
+            self.sample(turn, progress),
             algorithm=self.algorithm,
             order=_order_of(turn),
             task=self.task,
@@ -293,7 +296,7 @@ class Experiment:
             min_replies=self.plan.min_replies,
         )
 
-    def _sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
+    def sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
         """The clients of a round: who has missed a stage that training builds on is left out."""
         population = self.roster.population
         if turn.stage.everyone:
@@ -453,6 +456,14 @@ class Experiment:
         else:
             self.folder.write_clients(turn.round, rows)
 
+    def last_rows(self) -> ClientRows:
+        """The figures of the participants in the last evaluated round."""
+        round = self.records[-1]["round"]
+        rows = self.client_rows.get(round, {})
+        if self.folder is not None and self.folder.has_clients(round):
+            rows = self.folder.read_client_rows(round)
+        return {id: row for id, row in rows.items() if not row["new"]}
+
     def _select(self, record: Mapping[str, Any], progress: Progress) -> None:
         """Take the round as the one reported beside the last, if it is the best so far."""
         figures = record.get(self.plan.select_on) or {}
@@ -484,7 +495,7 @@ class Experiment:
         return {
             "rounds": progress.round,
             "training_rounds": turn.training_round,
-            "stopped_early": self._is_stalled(progress, self.records) and not self._is_last(turn),
+            "stopped_early": self.is_over(progress) and not self._is_last(turn),
             "seed": self.plan.seed,
             "noise_seed": self.plan.noise_seed,
             "executor": self.executor.name,
@@ -494,6 +505,7 @@ class Experiment:
             "selected": selected,
             "selected_on": self.plan.select_on,
             "clusters": final.get("clusters"),
+            "group_sizes": group_sizes(self.last_rows()),
             "server": final.get("server"),
             "thresholds": final.get("thresholds"),
             "bytes": progress.traffic.to_dict(),
@@ -547,6 +559,12 @@ def schedule(algorithm: Algorithm, rounds: int, model: Model) -> Iterator[Turn]:
             yield Turn(number, stage, stage.first_round + index, trained)
 
 
+def group_sizes(rows: ClientRows) -> list[int] | None:
+    """How many clients are in each group that was found, the largest first."""
+    found = Counter(str(row["group"]) for row in rows.values() if "group" in row)
+    return [count for _, count in found.most_common()] or None
+
+
 def is_due(turn: Turn, plan: Plan) -> bool:
     """Whether a round is evaluated, if there is something to predict with; the last one always
     is.
@@ -559,4 +577,8 @@ def figures(record: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"round": record["round"]}
     for scope in ("local", "global"):
         found |= {f"{scope}_{name}": value for name, value in record.get(scope, {}).items()}
+    validation = record.get("validation", {})
+    criterion = criterion_in(validation)
+    if criterion is not None:
+        found[f"validation_{criterion}"] = validation[criterion]
     return found

@@ -83,6 +83,7 @@ class RoundFacts(TypedDict, total=False):
 
     round: Required[CountOrZero]
     local_accuracy: float | None
+    validation_accuracy: float | None
     local_worst_tenth: float | None
     local_auc: float | None
     local_f1: float | None
@@ -107,6 +108,11 @@ class FailureFacts(TypedDict):
     step: str
     round: CountOrZero
     detail: str
+
+
+class WarningFacts(TypedDict):
+    kind: str
+    text: str
 
 
 @with_config(extra="allow")
@@ -134,6 +140,8 @@ class Summary(TypedDict):
     preprocessing: dict[str, Any]
     clients_without_test: CountOrZero
     damaged_checkpoints: list[str]
+    warnings: NotRequired[list[WarningFacts]]  # results from before they were found have none
+    group_sizes: NotRequired[list[CountOrZero] | None]
     versions: dict[str, str]
     records_sha256: str  # of records.jsonl
 
@@ -320,6 +328,10 @@ class RunFolder:
     def read_client_rows(self, round: int) -> dict[ClientId, dict[str, Any]]:
         """The figures of an evaluated round as they were written, by client."""
         return client_table.to_rows(self._read_clients(round))
+
+    def has_clients(self, round: int) -> bool:
+        """Whether there are figures of an evaluated round."""
+        return round in self._clients_rounds()
 
     def cut_clients(self, round: int) -> None:
         """Forget the figures of rounds after `round`, that a run goes on from."""

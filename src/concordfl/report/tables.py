@@ -10,8 +10,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ..metrics import METRICS, criterion_in
+from . import verdict
+
 Summary = Mapping[str, Any]
 ABSENT = "-"
+UNKNOWN = "?"
 
 
 def run_table(summary: Summary) -> Table:
@@ -24,85 +28,149 @@ def run_table(summary: Summary) -> Table:
     for name in chosen:
         table.add_column(plain(name), justify="right")
     table.add_row("round", *(str(figures["round"]) for figures in chosen.values()))
+    criterion = verdict.criterion_of({"": [summary]}) or "accuracy"
+    title = METRICS[criterion].title
     rows = {
-        "local accuracy": "local_accuracy",
-        "  worst tenth of clients": "local_worst_tenth",
-        "global accuracy": "global_accuracy",
-        "local AUC": "local_auc",
-        "local F1": "local_f1",
+        f"participants: {title}": f"local_{criterion}",
+        "  of the worst tenth": "local_worst_tenth",
+        "  on validation": f"validation_{criterion}",
+        f"newcomers: {title}": f"global_{criterion}",
     }
     for name, key in rows.items():
-        table.add_row(name, *(percent(figures.get(key)) for figures in chosen.values()))
-    if "local_log_likelihood" in summary["final"]:
-        table.add_row(
-            "local log-likelihood",
-            *(_decimal(figures.get("local_log_likelihood")) for figures in chosen.values()),
-        )
+        shown = (figure(criterion, figures.get(key)) for figures in chosen.values())
+        table.add_row(name, *shown)
+    for metric in METRICS:
+        key = f"local_{metric}"
+        if metric in (criterion, "loss") or summary["final"].get(key) is None:
+            continue
+        shown = (figure(metric, figures.get(key)) for figures in chosen.values())
+        table.add_row(f"participants: {METRICS[metric].title}", *shown)
     return table
-
-
-def _decimal(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"
 
 
 def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
-    """Several methods, each over one or more seeds: mean ± standard deviation over seeds."""
-    table = _titled_table(title)
+    """Several methods, each over one or more seeds: mean ± standard deviation over seeds.
+
+    Test, validation and the worst tenth are of the participants; newcomers were held out.
+    """
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    unit = " in percent" * METRICS[criterion].is_share
+    table = _titled_table(f"{title}, {METRICS[criterion].title} after the last round{unit}")
     table.add_column("method", no_wrap=True)
-    grouped = any(summary.get("clusters") for summaries in runs.values() for summary in summaries)
-    agreement = ["ARI"] if grouped else []  # of the groups a method finds with the true ones
-    for name in ("local", "worst tenth", "global", *agreement, "down", "up", "time"):
+    columns = {
+        "test": f"local_{criterion}",
+        "validation": f"validation_{criterion}",
+        "worst tenth": "local_worst_tenth",
+        "newcomers": f"global_{criterion}",
+    }
+    for name in (*columns, "sent", "time"):
         table.add_column(name, justify="right", overflow="fold")
     for method, summaries in runs.items():
+        sent = [summary["bytes"]["down"] + summary["bytes"]["up"] for summary in summaries]
+        seconds = [summary["seconds"]["total"] for summary in summaries]
         table.add_row(
             plain(method),
-            spread(summary["final"].get("local_accuracy") for summary in summaries),
-            spread(summary["final"].get("local_worst_tenth") for summary in summaries),
-            spread(summary["final"].get("global_accuracy") for summary in summaries),
             *(
-                [spread((summary.get("clusters") or {}).get("ari") for summary in summaries)]
-                if grouped
-                else []
+                spread((summary["final"].get(key) for summary in summaries), criterion)
+                for key in columns.values()
             ),
-            size(statistics.mean(summary["bytes"]["down"] for summary in summaries)),
-            size(statistics.mean(summary["bytes"]["up"] for summary in summaries)),
-            f"{statistics.mean(summary['seconds']['total'] for summary in summaries):.1f} s",
+            size(statistics.mean(sent)),
+            f"{statistics.mean(seconds):.1f} s",
         )
     return table
 
 
-def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
-    """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ±
-    standard deviation over clients.
+def for_whom_table(runs: Mapping[str, Sequence[Summary]]) -> Table | None:
+    """Who gains and loses beside training alone, and which groups were found; None where there is
+    neither.
     """
-    table = _titled_table(title)
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    alone = verdict.baseline(runs, criterion)
+    grouped = any(summary.get("group_sizes") for row in runs.values() for summary in row)
+    known = any(summary.get("clusters") for row in runs.values() for summary in row)
+    if alone is None and not grouped and not known:
+        return None
+    table = _titled_table("For whom: clients beside training alone, and groups found")
+    table.caption_justify = "left"
+    table.add_column("method", no_wrap=True)
+    gains = [] if alone is None else ["better than local", "worse", "mean gain", "worst loss"]
+    found = ["groups"] * grouped + ["ARI"] * known
+    for name in (*gains, *found):
+        table.add_column(name, justify="right", overflow="fold")
+    for row, summaries in runs.items():
+        if row == alone:
+            continue
+        cells = [] if alone is None else _gain_cells(verdict.gain(runs, row, criterion), criterion)
+        if grouped:
+            cells.append(_groups(summaries))
+        if known:
+            values = ((summary.get("clusters") or {}).get("ari") for summary in summaries)
+            cells.append(spread(values))
+        if UNKNOWN in cells:
+            table.caption = f"{UNKNOWN}: clients' own figures were not kept; --fresh computes them"
+        table.add_row(plain(row), *cells)
+    return table
+
+
+def _gain_cells(gain: verdict.Gain | None, criterion: str) -> list[str]:
+    if gain is None:
+        return [UNKNOWN] * 4
+
+    def signed(value: float) -> str:
+        return f"{100 * value:+.1f}" if METRICS[criterion].is_share else f"{value:+.3g}"
+
+    worst = signed(gain.worst) if gain.worse else ABSENT
+    return [f"{gain.better} of {gain.clients}", str(gain.worse), signed(gain.mean), worst]
+
+
+def _groups(summaries: Sequence[Summary]) -> str:
+    """The sizes of the groups found, seed by seed."""
+    sizes = ["+".join(map(str, summary.get("group_sizes") or [])) for summary in summaries]
+    return ", ".join(text or ABSENT for text in sizes) if any(sizes) else ABSENT
+
+
+def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
+    """Several methods: accuracy, AUC and F1, or other figures, of participants and of newcomers,
+    mean ± standard deviation over clients.
+    """
+    metrics = _spread_metrics(runs)
+    unit = " in percent" * all(METRICS[name].is_share for name in metrics)
+    table = _titled_table(f"{title}, last round{unit}, ± over clients")
     table.add_column("clients", no_wrap=True)
     table.add_column("method", no_wrap=True)
-    for name in ("accuracy", "AUC", "F1"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for scope, clients in (("local", "participants"), ("global", "held out")):
+    for name in metrics:
+        table.add_column(METRICS[name].title, justify="right", no_wrap=True)
+    for scope, clients in (("local", "participants"), ("global", "newcomers")):
         for method, summaries in runs.items():
             finals = [summary["final"] for summary in summaries]
             table.add_row(
                 clients,
                 plain(method),
-                *(
-                    _over_clients(finals, f"{scope}_{metric}")
-                    for metric in ("accuracy", "auc", "f1")
-                ),
+                *(_over_clients(finals, scope, metric) for metric in metrics),
             )
         table.add_section()
     return table
 
 
-def _over_clients(finals: Sequence[Summary], name: str) -> str:
+def _spread_metrics(runs: Mapping[str, Sequence[Summary]]) -> list[str]:
+    """The metrics of the runs whose spread over clients is known."""
+    finals = [summary["final"] for summaries in runs.values() for summary in summaries]
+    return [
+        name
+        for name, metric in METRICS.items()
+        if metric.has_spread and any(f"local_{name}" in final for final in finals)
+    ]
+
+
+def _over_clients(finals: Sequence[Summary], scope: str, metric: str) -> str:
     """The mean over seeds of the mean and of the standard deviation over clients."""
+    name = f"{scope}_{metric}"
     means = [final[name] for final in finals if final.get(name) is not None]
     if not means:
         return ABSENT
     deviations = [value for final in finals if (value := final.get(f"{name}_std")) is not None]
-    deviation = percent(statistics.mean(deviations)) if deviations else ABSENT
-    return f"{percent(statistics.mean(means))} ± {deviation}"
+    deviation = figure(metric, statistics.mean(deviations)) if deviations else ABSENT
+    return f"{figure(metric, statistics.mean(means))} ± {deviation}"
 
 
 def _titled_table(title: str) -> Table:
@@ -118,17 +186,32 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(printable), style)
 
 
+def headline(figures: Mapping[str, Any]) -> str:
+    """The headline metric among some figures with its name; nothing where there is none."""
+    name = criterion_in(figures)
+    return "" if name is None else f"{METRICS[name].title} {figure(name, figures[name])}"
+
+
 def percent(value: float | None) -> str:
     return ABSENT if value is None else f"{100 * value:.1f}"
 
 
-def spread(values: Iterable[float | None]) -> str:
-    """Mean in percent, with ± standard deviation where there are several."""
+def figure(metric: str, value: float | None) -> str:
+    """Shares in percent, other figures in their own unit."""
+    if METRICS[metric].is_share:
+        return percent(value)
+    return ABSENT if value is None else f"{value:.4g}"
+
+
+def spread(values: Iterable[float | None], metric: str = "accuracy") -> str:
+    """The mean, with ± standard deviation where there are several; shares in percent."""
     known = [value for value in values if value is not None]
     if not known:
         return ABSENT
-    mean = percent(statistics.mean(known))
-    return mean if len(known) == 1 else f"{mean} ± {100 * statistics.stdev(known):.1f}"
+    mean = figure(metric, statistics.mean(known))
+    if len(known) == 1:
+        return mean
+    return f"{mean} ± {figure(metric, statistics.stdev(known))}"
 
 
 def size(count: float) -> str:

@@ -48,6 +48,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "objective.kind": "auto",
+    "objective.likelihood": "gaussian",
+    "objective.deviation": 0.5,
 }
 
 

@@ -13,6 +13,7 @@ from ..config import Config, algorithm_name, own_code, read_table
 from ..core import SettingError
 from ..engine.experiment import ignore
 from ..engine.records import RunFolder
+from ..report import verdict
 from ..result import Result
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
@@ -28,10 +29,21 @@ Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the tit
 class Comparison:
     figures: dict[str, list[Figures]]  # by row, in the order of seeds
     kept: tuple[Line, ...]  # the kept results among them
+    seeds: tuple[int, ...]
 
     @property
     def num_cells(self) -> int:
         return sum(len(row) for row in self.figures.values())
+
+    @property
+    def warnings(self) -> list[dict[str, str]]:
+        """What would mislead a reader of the figures."""
+        return verdict.warnings(self.figures)
+
+    @property
+    def verdict(self) -> str | None:
+        """Which method is best for participants, and who loses by it."""
+        return verdict.verdict(self.figures)
 
 
 def compare(
@@ -66,7 +78,7 @@ def compare(
         folder = cell_folder(out, settings, name)
         with display(f"{row}, seed {seed}") as observe:
             result = finish(settings, folder, observe)
-        found = figures_of(result.summary, result.records)
+        found = figures_of(result.summary, result.records, result.clients())
         figures.setdefault(row, []).append(found)
         slow = found["seconds"]["total"] > WORTH_KEEPING_SECONDS
         if keep_beside is not None and slow and _can_be_kept(settings):
@@ -81,7 +93,8 @@ def compare(
                 "figures": found,
             }
             kept_results.keep(keep_beside, line)
-    return Comparison(figures, tuple(lines))
+    seeds = dict.fromkeys(seed for _, seed in cells)
+    return Comparison(figures, tuple(lines), tuple(seeds))
 
 
 def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:

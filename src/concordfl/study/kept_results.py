@@ -24,15 +24,18 @@ from typing_extensions import TypedDict  # pydantic cannot use that of typing be
 from ..config import COMPARED, own_code, read_table
 from ..core import ConcordError, DataError
 from ..core.own_code import names_own_code
-from ..core.settings import Count, CountOrZero, NonNegative, Probability
+from ..core.settings import Count, CountOrZero, Finite, NonNegative, Probability
 from ..data.files import kind_of, require_file
 from ..engine.files import to_json, write_atomically
+from ..metrics import criterion_in
 from .cells import ConfigHasher, apply_settings, cells
 
 FORMAT = 1
 MAX_BYTES_SENT = 10**18
 # What a method says of its server is kept where it is short, not the history of every client.
 MAX_SERVER_CHARACTERS = 500
+MAX_CLIENTS_KEPT = 1000  # whose own figures are kept
+DIGITS = 5  # of a client's figure
 MAX_SHOWN_CHARACTERS = 60  # of a wrong value in an error message
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -52,15 +55,16 @@ class RoundFigures(TypedDict, total=False):
 
     round: Required[CountOrZero]
     local_accuracy: Probability | None
+    validation_accuracy: Probability | None
     local_accuracy_std: Probability | None
-    local_worst_tenth: Probability | None
+    local_worst_tenth: float | None  # of the headline metric
     local_auc: Probability | None
     local_auc_std: Probability | None
     local_f1: Probability | None
     local_f1_std: Probability | None
     global_accuracy: Probability | None
     global_accuracy_std: Probability | None
-    global_worst_tenth: Probability | None
+    global_worst_tenth: float | None
     global_auc: Probability | None
     global_auc_std: Probability | None
     global_f1: Probability | None
@@ -84,8 +88,11 @@ class Clusters(TypedDict):
     ari: Agreement | None
 
 
+@with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, and the bytes it took to get there."""
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
+    took to get there.
+    """
 
     round: CountOrZero
     stage: str
@@ -94,8 +101,13 @@ class EvaluatedRound(TypedDict):
     bytes: Traffic
 
 
+class Warning(TypedDict):
+    kind: str
+    text: str
+
+
 class Figures(TypedDict):
-    """What is kept of the summary and the records of a run."""
+    """What is kept of the summary, the records and the clients of a run."""
 
     rounds: Count
     clients: Count
@@ -113,6 +125,12 @@ class Figures(TypedDict):
     states_sha256: Sha256
     executor: str
     versions: dict[str, str]
+    # What results from before do not have:
+    stopped_early: NotRequired[bool]  # by run.patience
+    warnings: NotRequired[list[Warning]]
+    group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
+    # the criterion on every participant's test examples, rounded; not of very many clients
+    client_scores: NotRequired[dict[str, Finite]]
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -134,9 +152,18 @@ _LINE = TypeAdapter(Line)
 _FIGURES = TypeAdapter(Figures)
 
 
-def figures_of(summary: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> Figures:
-    """The part of a finished run that is worth keeping."""
-    figures = {key: summary.get(key) for key in Figures.__annotations__}
+def figures_of(
+    summary: Mapping[str, Any],
+    records: Iterable[Mapping[str, Any]],
+    clients: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Figures:
+    """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
+    figures = {key: summary.get(key) for key in Figures.__required_keys__}
+    later = ("stopped_early", "warnings", "group_sizes")
+    figures |= {key: summary[key] for key in later if key in summary}
+    scores = client_scores(clients or {})
+    if scores:
+        figures["client_scores"] = scores
     for part in ("final", "selected"):
         figures[part] = summary[part] and {
             key: value for key, value in summary[part].items() if key != "clients"
@@ -153,16 +180,30 @@ def figures_of(summary: Mapping[str, Any], records: Iterable[Mapping[str, Any]])
     return cast(Figures, figures)
 
 
+def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The criterion on the test examples of every participant that has any."""
+    participants = {id: row for id, row in rows.items() if not row["new"]}
+    names = [criterion_in(row) for row in participants.values()]
+    name = next((name for name in names if name is not None), None)
+    return {
+        # an id need not be valid Unicode, and JSON must be
+        id.encode(errors="backslashreplace").decode(): float(f"{row[name]:.{DIGITS}g}")
+        for id, row in sorted(participants.items())
+        if name is not None and row.get(name) is not None
+    }
+
+
 def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
-    accuracy = {
-        f"{scope}_accuracy": record[scope].get("accuracy")
+    name = criterion_in(record.get("local", {})) or "accuracy"
+    reached = {
+        f"{scope}_{name}": record[scope].get(name)
         for scope in ("local", "global")
         if scope in record
     }
     return {
         "round": record["round"],
         "stage": record["stage"],
-        **accuracy,
+        **reached,
         "bytes": record["bytes"],
     }
 
@@ -228,6 +269,10 @@ def read(run_file: Path, hasher: ConfigHasher) -> KeptResults:
 def keep(run_file: Path, line: Line) -> None:
     """Add a line to the results of `run_file`, or put it where one of the same cell is."""
     file = results_file(run_file)
+    figures = line["figures"]
+    if "measure" not in line and len(figures.get("client_scores", ())) > MAX_CLIENTS_KEPT:
+        short = {key: value for key, value in figures.items() if key != "client_scores"}
+        line = {**line, "figures": short}
     try:
         checked = _check_line(json.loads(to_json(line)))
     except ValueError as error:
