@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: demo test lint type format bench slow clean
 
 demo: $(READY)
-	@$(BIN)/concordfl compare experiments/demo.toml --algorithms local,fedavg,fedavg-ft,fedprox,fedem,fedconceptem
+	@$(BIN)/concordfl compare experiments/demo.toml --algorithms local,fedavg,fedavg-ft,ifca,fedem,fedconceptem
 
 test: lint type
 	@rm -f .coverage .coverage.*

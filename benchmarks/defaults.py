@@ -47,8 +47,6 @@ OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedconcat-id": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconceptem": {"aggregate": "size"},
     "fedem": {"aggregate": "size"},
-    "fedvc": {"similarity": 0.1},
-    "fedvc-sg": {"similarity": 0.1},
     "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005},
 }
 
@@ -189,7 +187,9 @@ def _rank_correlations(
     means: Mapping[str, Sequence[float]],
 ) -> Iterator[str]:
     """Does the order of methods with defaults agree with their order when tuned?"""
-    best = {(name, method): accuracy(tuned(rows, name, method)) for name in names for method in methods}
+    best = {
+        (name, method): accuracy(tuned(rows, name, method)) for name in names for method in methods
+    }
     for variant, column in ((BEFORE, 0), ("default", 1)):
         each = [
             _correlation(

@@ -40,7 +40,7 @@ from concordfl.engine.roster import Roster
 from concordfl.engine.setup import Setup
 from concordfl.models import make_builder
 
-TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8)
+TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8, epochs=1)
 
 
 def federation(

@@ -41,7 +41,7 @@ def concepts(clients=12, examples=80, count=3, seed=0):
     return Federation.build(parts, new, CLASSES, groups)
 
 
-TRAINING = Training(lr=0.1, batch_size=16)
+TRAINING = Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1)
 
 
 def finished(method, data, rounds, training=TRAINING, seed=0, network="linear"):
@@ -178,9 +178,12 @@ def test_fedsoft_pulls_to_the_centres():
     """
     data = concepts(clients=3)
     near, far = (
-        finished(FedSoft(num_models=2, penalty=penalty), data, 1, Training(lr=0.01, batch_size=16))[
-            0
-        ]
+        finished(
+            FedSoft(num_models=2, penalty=penalty),
+            data,
+            1,
+            Training(lr=0.01, batch_size=16, momentum=0.0, epochs=1),
+        )[0]
         for penalty in (50.0, 0.0)
     )
 

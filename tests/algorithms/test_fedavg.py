@@ -38,7 +38,9 @@ def test_fedprox_with_weight_zero_is_fedavg():
 def test_fedprox_stays_nearer_to_where_it_started():
     def moved(algorithm):
         made = toys.experiment(
-            algorithm, plan=Plan(rounds=1), training=Training(lr=0.05, batch_size=8, epochs=5)
+            algorithm,
+            plan=Plan(rounds=1),
+            training=Training(lr=0.05, batch_size=8, epochs=5, momentum=0.0),
         )
         return tree.sq_dist(made.run(made.start()).server, made.setup.model.init(0)).item()
 

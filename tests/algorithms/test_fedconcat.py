@@ -70,7 +70,7 @@ def test_one_cluster_is_fedavg_to_the_bit():
 @pytest.mark.parametrize("infer", ["labels", "model", "bias"])
 def test_planted_groups_are_found(infer):
     data = skewed()
-    training = Training(lr=0.05, batch_size=8, epochs=4)
+    training = Training(lr=0.05, batch_size=8, epochs=4, momentum=0.0)
     made, progress = play(
         FedConcat(clusters=3, infer=infer, encoder_rounds=2, head_rounds=1), data, training
     )
@@ -140,7 +140,10 @@ def test_inferred_labels_are_close_to_the_true_ones_and_none_leave_the_client():
 def test_inference_against_the_formulas():
     data = skewed(clients=3)
     made = toys.experiment(
-        FedConcat(), data, plan=Plan(rounds=1), training=Training(lr=0.1, batch_size=8, epochs=2)
+        FedConcat(),
+        data,
+        plan=Plan(rounds=1),
+        training=Training(lr=0.1, batch_size=8, epochs=2, momentum=0.0),
     )
     cohort = made._assemble(made.turns[0], made.start())
     start, after = made.setup.model.init(0), made.setup.model.init(1)
@@ -271,7 +274,7 @@ def test_the_head_is_softmax_regression_on_the_features():
     """Full batches of one client: plain gradient descent, by hand."""
     data = skewed(clients=1)
     method = FedConcat(clusters=1, encoder_rounds=1, head_rounds=2, head_steps=1)
-    made, progress = play(method, data, Training(lr=0.1, batch_size=1000))
+    made, progress = play(method, data, Training(lr=0.1, batch_size=1000, momentum=0.0, epochs=1))
     client = toys.client(
         data.splits("c00").train,
         made.setup.model,

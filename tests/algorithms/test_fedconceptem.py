@@ -19,7 +19,7 @@ from concordfl.engine.records import RunFolder
 from concordfl.toolbox import mixture
 
 PLAN = Plan(rounds=4, cohort=4)
-FULL = Training(lr=0.05, batch_size=10**6)  # one full-batch step a round
+FULL = Training(lr=0.05, batch_size=10**6, momentum=0.0, epochs=1)  # one full-batch step a round
 
 
 def server_of(algorithm, plan=PLAN, **more):
@@ -155,7 +155,10 @@ def test_the_objective_does_not_fall_while_the_prior_stands(seed):
     prior = torch.rand(k, y_count, generator=generator).softmax(1)
     model = toys.model_for(FedEM(), toys.federation(features=5, classes=y_count), "linear")
     client = toys.client(
-        toys.Examples(x, y), model, Training(lr=0.05, batch_size=n), classes=y_count
+        toys.Examples(x, y),
+        model,
+        Training(lr=0.05, batch_size=n, momentum=0.0, epochs=1),
+        classes=y_count,
     )
     models = {i: model.init(seed, index=i) for i in range(k)}
     message = FedConceptEMMessage(
@@ -236,7 +239,11 @@ def test_concepts_are_found_where_em_follows_labels():
         data = concepts(clients=18, examples=60, seed=seed)
         plan = Plan(rounds=30, evaluate_every=30, seed=seed)
         made = toys.experiment(
-            method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
+            method,
+            data,
+            plan=plan,
+            training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
+            network="linear",
         )
         toys.result(made)
         found = [toys.rows(made)[id]["group"] for id in data.participants]
@@ -334,7 +341,11 @@ def test_models_that_hold_nothing_are_removed_and_absent_clients_follow():
     method = FedConceptEM(num_models=6, adaptive=True, threshold=0.1, tolerance=0.05, patience=2)
     plan = Plan(rounds=40, cohort=5, evaluate_every=1)
     made = toys.experiment(
-        method, data, plan=plan, training=Training(lr=0.1, batch_size=16), network="linear"
+        method,
+        data,
+        plan=plan,
+        training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
+        network="linear",
     )
     progress = made.run(made.start())
     removed = progress.server.removed
@@ -404,7 +415,7 @@ def test_a_new_client_finds_the_model_of_its_concept():
         FedConceptEM(),
         data,
         plan=Plan(rounds=30, evaluate_every=30),
-        training=Training(lr=0.1, batch_size=16),
+        training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
         network="linear",
     )
     progress = made.run(made.start())

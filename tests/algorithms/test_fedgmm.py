@@ -290,7 +290,12 @@ def test_new_clients_learn_their_weights_alone():
 def test_a_start_in_which_nobody_answers_is_made_up_for():
     plan = Plan(rounds=6, dropout=0.8, evaluate_every=6, seed=3)
     summary = toys.result(
-        toys.experiment(FedGMM(), toys.federation(clients=2), plan=plan, training=Training(lr=0.1))
+        toys.experiment(
+            FedGMM(),
+            toys.federation(clients=2),
+            plan=plan,
+            training=Training(lr=0.1, momentum=0.0, epochs=1, batch_size=32),
+        )
     )
     assert np.isfinite(summary["final"]["local_log_likelihood"])
 

@@ -53,7 +53,9 @@ def test_concepts_are_the_means_of_what_expresses_them():
     """One full batch per client: (6), (7) are the sums times 1 - κ, which cancels in (10)."""
     data = toys.federation(clients=3)
     method = FedVC(num_concepts=4, concept_dim=3)
-    made, progress = finished(method, data, rounds=1, training=Training(lr=0.05, batch_size=100))
+    made, progress = finished(
+        method, data, rounds=1, training=Training(lr=0.05, batch_size=100, momentum=0.0, epochs=1)
+    )
     start = made.setup.model.init(0)
     mass, total = torch.zeros(4), torch.zeros(4, 3)
     for id in data.participants:
@@ -71,10 +73,14 @@ def test_concepts_are_the_means_of_what_expresses_them():
 
 def test_smoothing_keeps_a_part_of_the_old_average():
     data = toys.federation(clients=1, examples=16)
-    made = toys.experiment(FedVC(smoothing=0.2), data, training=Training(lr=1e-6, batch_size=8))
+    made = toys.experiment(
+        FedVC(smoothing=0.2), data, training=Training(lr=1e-6, batch_size=8, momentum=0.0, epochs=1)
+    )
     server = made.setup.model.init(0)
     client = toys.client(
-        data.splits("client-0").train, made.setup.model, Training(lr=1e-6, batch_size=8)
+        data.splits("client-0").train,
+        made.setup.model,
+        Training(lr=1e-6, batch_size=8, momentum=0.0, epochs=1),
     )
     state, reply = FedVC(smoothing=0.2).train(client, FedVC().init_client(client, server), server)
     sums = toys.sent(reply)["sums"]

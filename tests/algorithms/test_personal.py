@@ -109,7 +109,10 @@ def test_dittos_own_model_is_anchored_at_the_received_one():
 
     def distance(penalty):
         made, progress = finished(
-            Ditto(penalty=penalty), data, rounds=3, training=Training(lr=0.02, batch_size=8)
+            Ditto(penalty=penalty),
+            data,
+            rounds=3,
+            training=Training(lr=0.02, batch_size=8, momentum=0.0, epochs=1),
         )
         return float(tree.sq_dist(toys.state(made, "client-0")["own"], progress.server))
 
@@ -201,8 +204,12 @@ def test_pfedme_tends_to_fedavg(penalty):
     """
     data = toys.federation()
     method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1)
-    _, ours = finished(method, data, training=Training(lr=0.1, batch_size=8))
-    _, theirs = finished(FedAvg(), data, training=Training(lr=0.1, batch_size=8))
+    _, ours = finished(
+        method, data, training=Training(lr=0.1, batch_size=8, momentum=0.0, epochs=1)
+    )
+    _, theirs = finished(
+        FedAvg(), data, training=Training(lr=0.1, batch_size=8, momentum=0.0, epochs=1)
+    )
     away = float(tree.sq_dist(ours.server, theirs.server)) ** 0.5
     assert away < 30 / penalty
 
@@ -273,7 +280,7 @@ def one_client(epochs=1):
     """
     data, training = (
         toys.federation(clients=1, examples=12),
-        Training(lr=0.1, batch_size=100, epochs=epochs),
+        Training(lr=0.1, batch_size=100, epochs=epochs, momentum=0.0),
     )
     start = toys.model_for(FedAvg(), data, "linear").init(0)
     train = data.splits("client-0").train

@@ -115,7 +115,9 @@ def test_fit_on_other_data_with_another_loss(examples, linear):
 
 
 def test_learning_rate_follows_the_stage_round(examples, linear):
-    training = Training(lr=0.1, batch_size=SIZE, schedule=Step(every=1, gamma=0.5))
+    training = Training(
+        lr=0.1, batch_size=SIZE, schedule=Step(every=1, gamma=0.5), momentum=0.0, epochs=1
+    )
     start = linear.init(0)
 
     def moved(round):
@@ -206,7 +208,9 @@ def test_a_single_last_example_joins_the_batch_before_where_statistics_need_it()
 
     def sizes(model, count=9):
         client = toys.client(
-            toys.Examples(x[:count], y[:count]), model, toys.Training(batch_size=4)
+            toys.Examples(x[:count], y[:count]),
+            model,
+            toys.Training(batch_size=4, momentum=0.0, epochs=1),
         )
         return client.fold(lambda seen, batch: [*seen, len(batch.y)], [], epochs=2)
 

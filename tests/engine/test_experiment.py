@@ -160,7 +160,7 @@ def test_a_reply_that_is_not_finite_is_refused_and_leaves_no_trace():
 
 
 def test_a_private_model_that_has_diverged_is_noticed():
-    made = toys.experiment(Local(), training=Training(lr=1e6, batch_size=8))
+    made = toys.experiment(Local(), training=Training(lr=1e6, batch_size=8, momentum=0.0, epochs=1))
     with pytest.raises(
         ClientStepError,
         match="every reply and state must be finite, got NaN or infinity from all of 6 clients",
@@ -169,7 +169,7 @@ def test_a_private_model_that_has_diverged_is_noticed():
 
 
 def test_when_every_reply_is_refused_the_run_says_so():
-    training = toys.Training(lr=1e30, batch_size=8)
+    training = toys.Training(lr=1e30, batch_size=8, momentum=0.0, epochs=1)
     with pytest.raises(
         ClientStepError,
         match="every reply and state must be finite, got NaN or infinity from all of 6 clients",

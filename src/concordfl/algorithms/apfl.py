@@ -58,8 +58,8 @@ class APFL(Algorithm):
 
     share: Probability = 0.5  # α at the start: how much of its own model a client uses
     adaptive: bool = True
-    # the own model's steps: by the run's optimizer as the shared model's, or plain ones of its rate,
-    # which fall behind where the run has momentum, so that the share goes to 0
+    # the own model's steps: by the run's optimizer, as the shared model's; or plain ones, which
+    # fall behind where the run has momentum, so that the share goes to 0
     own_steps: Literal["optimizer", "plain"] = "optimizer"
 
     def init_server(self, task: Task, seed: int) -> Params:
@@ -145,7 +145,7 @@ def mixed(own: Params, w: Params, share: float, client: Client) -> Params:
 def _stepped(
     optimizer: Optimizer, params: Params, grads: Params, moments: Any, rate: float, client: Client
 ) -> tuple[Params, Any]:
-    """Parameters after a step of the optimizer, with the buffers of the last pass, and its state."""
+    """Parameters after a step, with the buffers of the last pass, and the optimizer's state."""
     live = [params[name].clone() for name in grads]
     moments = optimizer.update(live, list(grads.values()), moments, rate)
     return {**params, **dict(zip(grads, live, strict=True)), **_buffers(client)}, moments

@@ -82,8 +82,7 @@ class FedVC(Algorithm):
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10
     concepts: Literal["em", "gradient"] = "em"
-    # ι; with the paper's 0.1 the concepts of our networks become one, and this is FedAvg
-    similarity: Positive = 10.0
+    similarity: Positive = 0.1  # ι
     smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept
     weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg
     gamma: NonNegative = 0.1  # γ: of the loss that moves the concepts (12)

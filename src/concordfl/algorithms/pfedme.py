@@ -53,7 +53,9 @@ class PFedMe(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         decay = client.training.schedule.factor(client.round)
-        inner, outer = (decay * self._rate(client, given) for given in (self.inner_lr, self.outer_lr))
+        inner, outer = (
+            decay * self._rate(client, given) for given in (self.inner_lr, self.outer_lr)
+        )
 
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
