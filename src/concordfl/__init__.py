@@ -9,6 +9,7 @@ import typing
 if typing.TYPE_CHECKING:
     from . import algorithms
     from .core import (
+        ANY_KIND,
         About,
         Aggregation,
         Algorithm,
@@ -45,6 +46,7 @@ if typing.TYPE_CHECKING:
     from .runner import resume, run
 
 __all__ = [
+    "ANY_KIND",
     "About",
     "Aggregation",
     "Algorithm",

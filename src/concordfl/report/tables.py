@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics import METRICS
+from ..metrics import METRICS, criterion_in
 from . import verdict
 
 Summary = Mapping[str, Any]
@@ -184,6 +184,12 @@ def plain(text: str, style: str = "") -> Text:
         for letter in text
     )
     return Text("".join(printable), style)
+
+
+def headline(figures: Mapping[str, Any]) -> str:
+    """The headline metric among some figures with its name; nothing where there is none."""
+    name = criterion_in(figures)
+    return "" if name is None else f"{METRICS[name].title} {figure(name, figures[name])}"
 
 
 def percent(value: float | None) -> str:

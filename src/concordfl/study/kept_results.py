@@ -57,14 +57,14 @@ class RoundFigures(TypedDict, total=False):
     local_accuracy: Probability | None
     validation_accuracy: Probability | None
     local_accuracy_std: Probability | None
-    local_worst_tenth: Probability | None
+    local_worst_tenth: float | None  # of the headline metric
     local_auc: Probability | None
     local_auc_std: Probability | None
     local_f1: Probability | None
     local_f1_std: Probability | None
     global_accuracy: Probability | None
     global_accuracy_std: Probability | None
-    global_worst_tenth: Probability | None
+    global_worst_tenth: float | None
     global_auc: Probability | None
     global_auc_std: Probability | None
     global_f1: Probability | None
