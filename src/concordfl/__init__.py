@@ -8,6 +8,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from . import algorithms
+    from .comparison import compare
     from .core import (
         About,
         Aggregation,
@@ -43,6 +44,7 @@ if typing.TYPE_CHECKING:
     from .estimator import FederatedClassifier
     from .result import Result, load
     from .runner import resume, run
+    from .study.compare import Comparison
 
 __all__ = [
     "About",
@@ -55,6 +57,7 @@ __all__ = [
     "Client",
     "ClientStepError",
     "Cohort",
+    "Comparison",
     "ConcordError",
     "DataError",
     "Event",
@@ -78,6 +81,7 @@ __all__ = [
     "WorkerError",
     "algorithms",
     "client_step",
+    "compare",
     "load",
     "resume",
     "run",
@@ -87,6 +91,8 @@ __all__ = [
 
 # where public names are that are not of `core`
 _HOMES = {
+    "Comparison": "study.compare",
+    "compare": "comparison",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
     "Result": "result",

@@ -38,7 +38,6 @@ from .text import listing, printable, quote
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 TABLE_ENDINGS = (".npz", ".csv")
-OWN_FILES = ("folder", "table")  # the settings that say where own data are
 LABEL_KINDS = "biufUS"  # numpy's letters for truth values, numbers and text
 RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
 IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
