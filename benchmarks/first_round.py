@@ -30,7 +30,7 @@ federation = assemble.make_federation(settings)
 mark("load data, make clients")
 model = assemble.make_model(settings, federation)
 mark("build the model")
-setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
+setup = assemble.make_setup(settings, model, assemble.make_objective(settings, federation))
 choice = choose(setup, federation, settings.run)
 mark("choose the executor")
 with closing(choice.make(setup, federation, settings.run, None)) as executor:

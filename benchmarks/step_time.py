@@ -110,7 +110,7 @@ def engine_rounds(
 ) -> tuple[Callable[[], None], Executor]:
     """A function that plays one more round of the real engine, without evaluation and files."""
     model = assemble.make_model(settings, federation)
-    setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
+    setup = assemble.make_setup(settings, model, assemble.make_objective(settings, federation))
     executor = Choice(executor_name, 2, "timed").make(setup, federation, settings.run, None)
     roster = Roster.from_federation(federation, setup)
     experiment = Experiment(setup, roster, settings.run, executor)

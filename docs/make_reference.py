@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Aggregation, Settings, Training
+from concordfl.core import Aggregation, ObjectiveChoice, Settings, Training
 from concordfl.core.optim import SCHEDULES
 from concordfl.core.settings import MAX_COUNT, Seed, to_toml
 from concordfl.data.datasets import DATASETS
@@ -174,6 +174,8 @@ def page() -> str:
     ]
     parts += ["\n".join(table(SHIFTS["invert"]).splitlines()), ""]
     parts += list(family("", "", SHIFTS, "kind", shift))[1:]
+    parts += ["## [objective]\n", "What is to be predicted, see objectives.md.\n"]
+    parts += [table(ObjectiveChoice), ""]
     parts += ["## [model]\n", "| name | |\n|---|---|"]
     parts[-1] += "".join(
         f"\n| `{name}` | {' '.join((getdoc(model) or '').split())} |"

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from concordfl import Client, Examples, Model, Training, tree
+from concordfl import Classification, Client, Examples, Model, Training, tree
 from concordfl.models import make_builder
 
 x, y = load_digits(return_X_y=True)
@@ -29,7 +29,13 @@ def train_on(name: str, classes: range) -> dict[str, torch.Tensor]:
     own = torch.isin(y_train, torch.tensor(classes))
     examples = Examples(x_train[own], y_train[own])
     return Client(
-        name, examples, num_classes=10, model=model, training=training, seed=0, round=0
+        name,
+        examples,
+        objective=Classification(10),
+        model=model,
+        training=training,
+        seed=0,
+        round=0,
     ).fit(model.init(0))
 
 

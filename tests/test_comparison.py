@@ -164,7 +164,7 @@ def test_with_a_folder_finished_runs_are_not_done_again(tmp_path, comparison, mo
     monkeypatch.setattr("concordfl.runner.make_federation", lambda *_: pytest.fail("done again"))
     again = cf.compare(algorithms=["fedavg"], **settings)
     frames = [one.to_frame().drop(columns="seconds") for one in (again, first)]
-    assert frames[0].equals(frames[1])
+    pd.testing.assert_frame_equal(*frames, check_like=True)
 
 
 def test_other_data_in_the_same_folder_are_other_runs(tmp_path):

@@ -300,7 +300,7 @@ def choose(model, **run):
     config = load_config(clients=CLIENTS, model=model, run=run)
     federation = runner.make_federation(config)
     network = runner.make_model(config, federation)
-    setup = runner.make_setup(config, network, runner.make_objective(federation))
+    setup = runner.make_setup(config, network, runner.make_objective(config, federation))
     return choice.choose(setup, federation, config.run)
 
 

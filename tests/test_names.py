@@ -25,6 +25,6 @@ def test_long_names_of_any_alphabet(tmp_path, letter):
     finished = FinishedRun.open(tmp_path / "run")
     for name in names:
         splits = finished.federation().splits(name)
-        predicted = finished.predictor(name, splits.train, new=False).probabilities(splits.test)
+        predicted = finished.predictor(name, splits.train, new=False).predictions(splits.test)
         accuracy = float((predicted.argmax(1) == splits.test.y).double().mean())
         assert accuracy == pytest.approx(result.clients()[name]["accuracy"])

@@ -95,7 +95,7 @@ def choose(**run):
     settings = runner.load_config(QUICK, run=run)
     federation = runner.make_federation(settings)
     model = runner.make_model(settings, federation)
-    setup = runner.make_setup(settings, model, runner.make_objective(federation))
+    setup = runner.make_setup(settings, model, runner.make_objective(settings, federation))
     return choice.choose(setup, federation, settings.run)
 
 

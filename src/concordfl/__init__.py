@@ -10,6 +10,7 @@ if typing.TYPE_CHECKING:
     from . import algorithms
     from .comparison import compare
     from .core import (
+        ANY_KIND,
         About,
         Aggregation,
         Algorithm,
@@ -47,6 +48,7 @@ if typing.TYPE_CHECKING:
     from .study.compare import Comparison
 
 __all__ = [
+    "ANY_KIND",
     "About",
     "Aggregation",
     "Algorithm",

@@ -5,16 +5,39 @@ from functools import partial
 
 import torch
 
-from .config import Config
-from .core import Classification, Key, Model, Objective, SettingError, tree
+from .algorithms import ALGORITHMS
+from .config import Config, algorithm_name
+from .core import (
+    Algorithm,
+    Classification,
+    Key,
+    Model,
+    MultiLabel,
+    Objective,
+    Regression,
+    SettingError,
+    tree,
+)
 from .data import Dataset, Federation, memory
 from .data.memory import Memory
+from .data.preprocessing import kind_of_targets
+from .data.targets import decide
 from .engine.setup import Setup
 from .scenarios import build_federation
 
 
 def load_data(settings: Config) -> Dataset:
-    return settings.data.load(_federation_key(settings).child("data"))
+    """The examples of a run, of a kind that its method can learn."""
+    data = settings.data.load(_federation_key(settings).child("data"))
+    data = decide(data, settings.objective.kind)
+    kind = kind_of_targets(data.train.y)
+    require_support(settings.algorithm, kind)
+    settings.objective.refuse_unused(kind)
+    if kind != "classification" and settings.data.without is not None:
+        raise SettingError(
+            f"data.without must be about classes, got {list(settings.data.without)} for {kind}"
+        )
+    return data
 
 
 def make_federation(settings: Config, data: Dataset | None = None) -> Federation:
@@ -28,9 +51,28 @@ def make_federation(settings: Config, data: Dataset | None = None) -> Federation
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
 
 
-def make_objective(federation: Federation) -> Objective:
+def require_support(algorithm: Algorithm, kind: str) -> None:
+    """Refuse a method for what it cannot learn, and say which methods can."""
+    if kind not in algorithm.supports:
+        able = [name for name, method in ALGORITHMS.items() if kind in method.supports]
+        raise SettingError(
+            f"{algorithm_name(algorithm)} is for {' and '.join(sorted(algorithm.supports))}, got "
+            f"data for {kind}: methods for {kind} are {', '.join(able)}"
+        )
+
+
+def make_objective(settings: Config, federation: Federation) -> Objective:
     """What the run is to learn."""
-    return Classification(federation.num_classes)
+    choice, targets = settings.objective, federation.preprocessing.targets
+    if federation.kind == "multi-label":
+        return MultiLabel(len(targets))
+    if federation.kind == "classification":
+        balanced = choice.class_weights == "balanced"
+        weights = federation.balanced_weights() if balanced else None
+        return Classification(federation.num_classes, weights)
+    standard = federation.preprocessing.target_standard
+    mean, deviation = ((), ()) if standard is None else (tuple(p.tolist()) for p in standard)
+    return Regression(len(targets), choice.likelihood, choice.deviation, mean, deviation)
 
 
 def _federation_key(settings: Config) -> Key:
@@ -39,7 +81,7 @@ def _federation_key(settings: Config) -> Key:
 
 def make_model(settings: Config, federation: Federation) -> Model:
     """The network with the method's additions, after a look whether its output fits the targets."""
-    objective = make_objective(federation)
+    objective = make_objective(settings, federation)
     example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
     try:
         model = model_from(settings, federation.input_shape, objective)

@@ -15,7 +15,7 @@ from torch import nn
 
 from . import models
 from .algorithms import ALGORITHMS
-from .core import Aggregation, Algorithm, SettingError, Settings, Training
+from .core import Aggregation, Algorithm, ObjectiveChoice, SettingError, Settings, Training
 from .core.optim import SCHEDULES
 from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import check_keys, nearest, received, to_toml
@@ -27,7 +27,9 @@ from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
 Kind = TypeVar("Kind", bound=Settings)
 FORMAT = 1  # of run files
-SECTIONS = ("run", "data", "scenario", "model", "training", "aggregation", "algorithm")
+SECTIONS = (
+    *("run", "data", "scenario", "objective", "model", "training", "aggregation", "algorithm"),
+)
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
 DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
@@ -85,6 +87,7 @@ class Config:
     training: Training
     aggregation: Aggregation
     algorithm: Algorithm
+    objective: ObjectiveChoice = ObjectiveChoice()  # noqa: RUF009 - frozen
 
     @classmethod
     def from_table(
@@ -115,6 +118,7 @@ class Config:
             training=_training(table.get("training", {})),
             aggregation=Aggregation.from_table(table.get("aggregation", {}), "aggregation"),
             algorithm=algorithm or _algorithm(table.get("algorithm", {})),
+            objective=ObjectiveChoice.from_table(table.get("objective", {}), "objective"),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -128,6 +132,7 @@ class Config:
             "run": self.run.to_table(),
             "data": _named(self.data, "name", DATASETS),
             "scenario": scenario,
+            "objective": self.objective.to_table(),
             "model": {"name": self.model.name, **to_toml(self.model.options)},
             "training": training,
             "aggregation": self.aggregation.to_table(),

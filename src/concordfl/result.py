@@ -10,12 +10,13 @@ import numpy as np
 from torch import nn
 
 from .config import Config
-from .core import Algorithm, ClientId, Examples
+from .core import Algorithm, ClientId, Examples, SettingError
 from .data.labels import class_values
 from .deploy import export, inputs, newcomer, saving
 from .deploy.finished import FinishedRun
 from .deploy.module import deployed_model
 from .engine.records import RunFolder
+from .metrics import METRICS
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +82,18 @@ class Result:
     @property
     def accuracy(self) -> float:
         """Mean accuracy over the participants' test splits in the last round, of a method that
-        predicts labels.
+        predicts classes; see `metric` for others.
         """
-        return float(self.summary["final"]["local_accuracy"])
+        return self.metric("accuracy")
+
+    def metric(self, name: str) -> float:
+        """A mean over the participants' test splits in the last round: "rmse", "accuracy", ..."""
+        final = self.summary["final"]
+        value = final.get(f"local_{name}")
+        if value is None:
+            known = [known for known in METRICS if final.get(f"local_{known}") is not None]
+            raise SettingError(f"the run must have the metric {name!r}, got {', '.join(known)}")
+        return float(value)
 
     # --- predictions ------------------------------------------------------------------------------
 
@@ -93,17 +103,26 @@ class Result:
         return class_values(self.finished.preprocessing.classes)
 
     def predict(self, x: Any, client: ClientId | None = None) -> np.ndarray:
-        """(N,) the class of each example."""
-        probabilities = self.predict_proba(x, client)
-        found: np.ndarray = self.classes[probabilities.argmax(1)]
-        return found
+        """(N,) the class of each example; of other targets their predicted values, (N,) or (N, D),
+        or whether each of several labels is there, (N, L) of 0 and 1.
+        """
+        found: np.ndarray = self._predictions(x, client)
+        kind = self.finished.objective.kind
+        if kind == "regression":
+            return found
+        return self.classes[found.argmax(1)] if kind == "classification" else (found > 0.5) * 1
 
     def predict_proba(self, x: Any, client: ClientId | None = None) -> np.ndarray:
-        """(N, Y) the probability of each class."""
+        """(N, Y) the probability of each class, or of each of several labels."""
+        if self.finished.objective.kind == "regression":
+            raise SettingError("predict_proba is for classes, got a run of regression: use predict")
+        return self._predictions(x, client)
+
+    def _predictions(self, x: Any, client: ClientId | None) -> np.ndarray:
         return self.finished.predictions(self._prepare(x), client).double().numpy()
 
     def score(self, x: Any, y: Any, client: ClientId | None = None) -> dict[str, Any]:
-        """How good predictions are: accuracy, loss, weighted AUC and F1."""
+        """How good predictions are: accuracy, loss, weighted AUC and F1, or RMSE, MAE and R²."""
         return self.finished.scores(self._prepare(x, y), client)
 
     def adapt(self, x: Any, y: Any = None, *, name: str, test: bool = True) -> dict[str, Any]:

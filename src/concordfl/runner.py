@@ -146,7 +146,7 @@ def _run(
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
-    setup = make_setup(settings, model, make_objective(federation))
+    setup = make_setup(settings, model, make_objective(settings, federation))
     identity = {} if folder is None else _identify(folder, settings, federation, model)
     if recorded is not None:
         choice = Choice(recorded["name"], recorded["workers"], recorded["reason"])

@@ -227,7 +227,7 @@ def test_predictions_are_probabilities(watched, method):
         message = method.message(progress.server, None if new else id)
         state = None if packed is None else tree.unpack(packed)
         predictor = Predictor.prepare(method, client, state, message, new=new)
-        probabilities = predictor.probabilities(splits.test)
+        probabilities = predictor.predictions(splits.test)
         assert probabilities.shape == (len(splits.test), 3)
         assert probabilities.min() >= 0
         assert torch.allclose(

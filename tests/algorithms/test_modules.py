@@ -54,7 +54,7 @@ def test_the_module_of_a_client_predicts_what_the_client_does(name):
         client = client_of(id, splits.train, has_state=state is not None)
         message = method.message(server, None if new else id)
         predictor = Predictor.prepare(method, client, state, message, new=new)
-        expected = predictor.probabilities(splits.test).double()
+        expected = predictor.predictions(splits.test).double()
         module = method.module(client, predictor.state, predictor.message)
         with torch.no_grad():
             found = module(splits.test.inputs()).double()

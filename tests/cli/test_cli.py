@@ -150,6 +150,17 @@ def test_a_setting_without_a_named_method_is_of_those_that_have_it(folder):
     assert "mu = 0.5" in settings.read_text()
 
 
+def test_a_run_says_that_it_stopped_early(folder):
+    patience = ("--set", "run.patience=1", "--set", "run.rounds=60", "--executor", "serial")
+    done = concordfl(folder, "run", "run.toml", *patience, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "out/summary.json").read_text())
+    best = summary["selected"]["round"]
+    assert summary["rounds"] == best + 2 < 60
+    said = f"Stopped early, after round {best + 2}: round {best} was the best on validation data"
+    assert said in done.stdout.splitlines()
+
+
 def test_the_version_is_told(folder):
     done = concordfl(folder, "--version")
     assert (done.returncode, done.stdout) == (0, f"concordfl {version('concordfl')}\n")

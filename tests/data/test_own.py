@@ -193,8 +193,8 @@ ROWS = np.zeros((3, 2))
         ({"a_npz": {"x": ROWS}}, "a.npz must hold the arrays x and y, got x alone"),
         ({"a_npz": {"x": ROWS, "y": [1, 2]}}, "x and y must be equally long, got 3 and 2"),
         (
-            {"a_npz": {"x": ROWS, "y": ROWS}},
-            "y must be one label per example, got an array of shape",
+            {"a_npz": {"x": ROWS, "y": ROWS[:, None]}},
+            "y must be one label per example, or a row of numbers, got an array of shape",
         ),
         (
             {"a_npz": {"x": np.array(["u", "v"]), "y": [1, 2]}},
@@ -202,7 +202,7 @@ ROWS = np.zeros((3, 2))
         ),
         ({"a_npz": "no"}, "a.npz must be a readable .npz file"),
         ({"a_npz": "PK\x03\x04 broken"}, "a.npz must be a readable .npz file"),
-        ({"a_npz": {"x": ROWS, "y": 3}}, "y must be one label per example, got an array of shape"),
+        ({"a_npz": {"x": ROWS, "y": 3}}, "y must be one label per example, or a row of numbers"),
         ({"a_npz": {"x": ROWS, "y": [0, 1, np.nan]}}, "labels must be finite, got NaN or infinity"),
         (
             {"a_npz": {"x": ROWS + np.inf, "y": [0, 1, 1]}},

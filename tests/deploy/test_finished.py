@@ -32,7 +32,7 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
     reported = result.clients()
     for id in federation.participants:
         splits = federation.splits(id)
-        predicted = loaded.predictor(id, splits.train, new=False).probabilities(splits.test)
+        predicted = loaded.predictor(id, splits.train, new=False).predictions(splits.test)
         accuracy = score(predicted.numpy(), splits.test.y.numpy()).accuracy
         assert accuracy == reported[id]["accuracy"]
     personal = list((tmp_path / "run/models").glob("clients/*.safetensors"))

@@ -206,6 +206,11 @@ def test_apfl_says_how_many_clients_use_only_the_shared_model():
     assert method.degenerate(None, {}, {**rows, "17": {"share": 0.5}}) is None
 
 
+def test_a_federation_of_one_client_is_none():
+    assert "one-client" in found(FedAvg(), data=toys.federation(clients=1))
+    assert "one-client" not in found(FedAvg())
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from sklearn import metrics as sk
 
-from concordfl.metrics import agreement, novelty, score, separation
+from concordfl.metrics import (
+    CRITERIA,
+    METRICS,
+    agreement,
+    is_better,
+    novelty,
+    score,
+    score_multi_label,
+    score_regression,
+    separation,
+)
+
+NO_LABELS = (np.zeros((0, 2)), np.zeros((0, 2)))
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(2, 5), st.booleans())
@@ -75,3 +87,52 @@ def test_separation_of_points_into_true_groups():
     # Two points each on a line: (b - a) / max by hand.
     line = separation(np.array([[0.0], [1.0], [4.0], [5.0]]), [0, 0, 1, 1])
     assert line.silhouette == pytest.approx((3.5 / 4.5 + 2.5 / 3.5) / 2)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 3))
+def test_regression_against_scikit_learn(seed, size, targets):
+    rng = np.random.default_rng(seed)
+    truth, predicted = rng.normal(size=(2, size, targets))
+    ours = score_regression(predicted, truth)
+    assert ours.rmse == pytest.approx(sk.root_mean_squared_error(truth, predicted))
+    assert ours.mae == pytest.approx(sk.mean_absolute_error(truth, predicted))
+    assert ours.r2 == pytest.approx(sk.r2_score(truth, predicted))
+    if targets == 1:
+        assert score_regression(predicted[:, 0], truth[:, 0]) == ours
+
+
+def test_a_target_that_does_not_vary_has_no_r2():
+    assert math.isnan(score_regression(np.ones(3), np.zeros(3)).r2)
+    both = score_regression(np.ones((3, 2)), np.array([[0.0, 0], [0, 1], [0, 2]]))
+    assert both.r2 == 0
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(2, 5))
+def test_several_labels_against_scikit_learn(seed, size, labels):
+    rng = np.random.default_rng(seed)
+    truth = (rng.random((size, labels)) < 0.4).astype(int)
+    probabilities = rng.uniform(0.01, 0.99, (size, labels))
+    claimed = (probabilities > 0.5).astype(int)
+    ours = score_multi_label(probabilities, truth)
+    assert ours.hamming_accuracy == pytest.approx(1 - sk.hamming_loss(truth, claimed))
+    assert ours.subset_accuracy == pytest.approx(sk.accuracy_score(truth, claimed))
+    expected = sk.f1_score(truth, claimed, average="macro", zero_division=np.nan)
+    assert ours.macro_f1 == pytest.approx(expected, nan_ok=True)
+    each = [
+        sk.log_loss(truth[:, label], probabilities[:, label], labels=[0, 1])
+        for label in range(labels)
+    ]
+    assert ours.loss == pytest.approx(sum(each), rel=1e-6)
+
+
+def test_no_examples_have_no_figures_of_any_kind():
+    for nothing in (score_regression(np.zeros(0), np.zeros(0)), score_multi_label(*NO_LABELS)):
+        assert nothing.examples == 0
+        assert all(math.isnan(value) for value in nothing[:-1])
+
+
+def test_which_way_a_metric_is_better():
+    assert is_better("accuracy", 0.9, 0.8)
+    assert is_better("rmse", 0.8, 0.9)
+    assert not is_better("r2", 0.1, 0.1)
+    assert {CRITERIA[kind] for kind in CRITERIA} <= set(METRICS)

@@ -172,7 +172,7 @@ def test_spread_over_clients():
     ]
     assert rows == [
         ["participants", "fedvc", "55.0 ± 15.0", "75.0 ± 2.0", "-"],
-        ["held out", "fedvc", "-", "-", "-"],
+        ["newcomers", "fedvc", "-", "-", "-"],
     ]
 
 

@@ -204,7 +204,7 @@ def test_runs_that_stopped_early_are_told_and_kept(run_file, command):
     played = [line["figures"]["rounds"] for line in results(run_file)]
     assert all(line["figures"]["stopped_early"] for line in results(run_file))
     assert max(played) < 40
-    said = f"Stopped early by run.patience: fedavg after {played[0]}, {played[1]} rounds"
+    said = f"Stopped early: fedavg after {played[0]}, {played[1]} rounds"
     assert said in output
     shutil.rmtree("runs")
     assert said in command(*arguments, "--seeds", "2")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -42,6 +43,7 @@ class APFL(Algorithm):
     about = About(
         "APFL", "Deng et al.", 2020, travels="the model", private="data, own model, share", cost="2"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     share: Probability = 0.5  # α at the start: how much of its own model a client uses

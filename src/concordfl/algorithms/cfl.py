@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -49,6 +50,7 @@ class CFLServer(NamedTuple):
 @dataclass(frozen=True)
 class CFL(Algorithm):
     about = About("CFL", "Sattler et al.", 2021, travels="a model", private="data", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its cluster"
 

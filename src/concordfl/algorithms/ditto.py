@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -33,6 +34,7 @@ class Ditto(Algorithm):
     about = About(
         "Ditto", "Li et al.", 2021, travels="the model", private="data, own model", cost="2"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     # its own model is what a client predicts with, and a new one has none
     accepts_new_clients: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -29,6 +30,7 @@ from ..core import (
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     about = About("FedAvg", "McMahan et al.", 2017, travels="the model", private="data", cost="1")
+    supports = ANY_KIND
     tunes_new: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:

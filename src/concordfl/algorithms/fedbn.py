@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -40,6 +41,7 @@ class FedBN(Algorithm):
         private="data, normalising layers",
         cost="1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     tunes_new: ClassVar[bool] = True
     adapts: ClassVar[str] = "the running statistics of its normalisation layers"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -63,6 +64,7 @@ class FedDual(Algorithm):
         private="data, an encoder",
         cost="2",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its private encoder"
 

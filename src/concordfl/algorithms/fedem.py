@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -40,6 +41,7 @@ class FedEM(Algorithm):
         private="data, mixture weights",
         cost="K",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights"
 

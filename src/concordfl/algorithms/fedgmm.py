@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Client,
     Cohort,
@@ -46,6 +47,7 @@ class FedGMM(GaussianMixture):
         private="data, mixture weights",
         cost="M2",
     )
+    supports = ANY_KIND
 
     num_models: ModelCount = 3  # M2
 
@@ -98,9 +100,15 @@ class FedGMM(GaussianMixture):
         """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go
         with them.
         """
-        density = gaussian.log_density(message.gaussians, self.embed(client, examples))
-        weights = _weights(density, state.pi.clamp_min(mixture.MIN_WEIGHT).log())
+        weights = self._weights_of(client, state, message, examples)
         return mixture.predict(client, message.models, weights, examples)
+
+    def _weights_of(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
+    ) -> Tensor:
+        """(N, M2) of the classifiers."""
+        density = gaussian.log_density(message.gaussians, self.embed(client, examples))
+        return _weights(density, state.pi.clamp_min(mixture.MIN_WEIGHT).log())
 
     def module(self, client: Client, state: FedGMMMixture, message: FedGMMMessage) -> nn.Module:
         return JointMixture(
@@ -118,10 +126,19 @@ class FedGMM(GaussianMixture):
         examples: Examples,
     ) -> Likelihood:
         state = FedGMMMixture(message.pi) if state is None else state
-        predicted = self.predict(client, state, message, examples)
-        labelled = predicted[torch.arange(len(examples)), examples.y]
         log_x = self.log_density(client, state.pi.sum(1), message, examples)
-        return Likelihood(log_x, labelled.clamp_min(mixture.MIN_WEIGHT).log())
+        return Likelihood(log_x, self._log_likelihood(client, state, message, examples))
+
+    def _log_likelihood(
+        self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
+    ) -> Tensor:
+        """(N,) log p(y|x)."""
+        if client.objective.kind == "classification":
+            predicted = self.predict(client, state, message, examples)
+            labelled = predicted[torch.arange(len(examples)), examples.y]
+            return labelled.clamp_min(mixture.MIN_WEIGHT).log()
+        weights = self._weights_of(client, state, message, examples)
+        return mixture.log_likelihood(client, message.models, weights, examples)
 
     def inspect(
         self, client: Client, state: FedGMMMixture, message: FedGMMMessage

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Client,
     Cohort,
@@ -36,6 +37,7 @@ class FedGMMUnsupervised(GaussianMixture):
         private="data, mixture weights",
         cost="0",
     )
+    supports = ANY_KIND
     classifies: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 

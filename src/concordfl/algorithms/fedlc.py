@@ -30,6 +30,7 @@ MIN_LABEL_COUNT = 1e-8  # of a class that the client does not have
 @dataclass(frozen=True)
 class FedLC(FedAvg):
     about = About("FedLC", "Zhang et al.", 2022, travels="the model", private="data", cost="1")
+    supports = frozenset({"classification"})
 
     tau: NonNegative = 1.0  # τ; 0 is FedAvg
 

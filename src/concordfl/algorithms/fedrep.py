@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Client,
@@ -29,6 +30,7 @@ class FedRep(Algorithm):
     about = About(
         "FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its head"
 

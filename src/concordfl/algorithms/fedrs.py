@@ -28,6 +28,7 @@ from .fedavg import FedAvg
 @dataclass(frozen=True)
 class FedRS(FedAvg):
     about = About("FedRS", "Li and Zhan", 2021, travels="the model", private="data", cost="1")
+    supports = frozenset({"classification"})
 
     alpha: Probability = 0.5  # α; 1 is FedAvg
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -75,6 +76,7 @@ class FedSoft(Algorithm):
         private="data, importance",
         cost="about 1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the importance of the clusters to it"
     public_state: ClassVar[frozenset[str]] = frozenset({"model"})  # it travels, times its weights

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -74,6 +75,7 @@ class FedVC(Algorithm):
         private="data, preference",
         cost="1",
     )
+    supports = ANY_KIND
 
     adapts: ClassVar[str] = "its preference for concepts"
 

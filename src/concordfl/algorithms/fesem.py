@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -48,6 +49,7 @@ class FeSEMServer(NamedTuple):
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
     about = About("FeSEM", "Long et al.", 2023, travels="a model", private="data", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its cluster"
 

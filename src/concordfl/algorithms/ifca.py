@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Chosen,
@@ -36,6 +37,7 @@ class IFCA(Algorithm):
         private="data",
         cost="about 1",
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its model"
     chooses: ClassVar[bool] = True

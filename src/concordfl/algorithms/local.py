@@ -7,12 +7,13 @@ global accuracy is given.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import About, Algorithm, Client, Cohort, Params, Task, Tree, client_step
+from ..core import ANY_KIND, About, Algorithm, Client, Cohort, Params, Task, Tree, client_step
 
 
 @dataclass(frozen=True)
 class Local(Algorithm):
     about = About("Local", "-", 0, travels="nothing", private="data, model", cost="1")
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
     accepts_new_clients: ClassVar[bool] = False
     averages: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core import (
+    ANY_KIND,
     About,
     Algorithm,
     Batch,
@@ -33,6 +34,7 @@ class PFedMe(Algorithm):
     about = About(
         "pFedMe", "Dinh et al.", 2020, travels="the model", private="data, own model", cost="K"
     )
+    supports = ANY_KIND
     personal: ClassVar[bool] = True
 
     penalty: Positive = 15.0  # λ

@@ -6,7 +6,7 @@ import typer
 
 from ..deploy import newcomer
 from ..deploy.kept import answer_file
-from ..report.tables import percent
+from ..report.tables import headline
 from .options import DataOption, FolderArgument, TrustOption
 from .terminal import say
 
@@ -27,7 +27,7 @@ def adapt(
     """
     answer = newcomer.adapt(folder, data, client=client, trust=trust)
     name, tested = answer["client"], answer["tested_on"]
-    figures = [f"accuracy {percent(tested['accuracy'])}"] if "accuracy" in tested else []
+    figures = [text] if (text := headline(tested)) else []
     if "log_likelihood" in answer:
         figures += [f"log-likelihood {answer['log_likelihood']['own_weights']:.3f}"]
     say(

@@ -133,8 +133,7 @@ def compare(
 
 def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool) -> None:
     if over_clients:
-        heading = f"{title}, last round in percent, ± over clients"
-        show(tables.over_clients_table(heading, found.figures))
+        show(tables.over_clients_table(title, found.figures))
     else:
         show(tables.comparison_table(title, found.figures))
 

@@ -9,7 +9,7 @@ from ..core import SettingError
 from ..data.text import listing
 from ..deploy import predictions
 from ..engine.files import file_name
-from ..report.tables import percent
+from ..report.tables import headline
 from .options import ClientOption, DataOption, FolderArgument, TrustOption
 from .terminal import say
 
@@ -24,8 +24,9 @@ def predict(
     ] = None,
     trust: TrustOption = False,
 ) -> None:
-    """Predict the classes of samples with a finished run: as one of its clients, or as somebody of
-    whom nothing is known. Labels in the file are not needed; if it has them, they are compared.
+    """Predict the classes of samples, or their values, with a finished run: as one of its clients,
+    or as somebody of whom nothing is known. Labels in the file are not needed; if it has them, they
+    are compared.
     """
     file = out or folder / "predictions" / _name(data, client)
     if file.suffix.lower() != ".csv":
@@ -33,9 +34,9 @@ def predict(
     found = predictions.predict(folder, data, client=client, trust=trust)
     predictions.write(found, file)
     who = "the shared model" if client is None else client
-    say(f"{len(found.probabilities)} samples, predicted by {who}")
+    say(f"{len(found.values)} samples, predicted by {who}")
     if found.scores is not None:
-        say(f"accuracy {percent(found.scores['accuracy'])} on their labels")
+        say(f"{headline(found.scores)} on their labels")
     elif found.unknown:
         say(f"no accuracy, as the run does not know the labels {listing(found.unknown)}")
     say(f"Written to {file}")

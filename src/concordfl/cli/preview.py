@@ -12,6 +12,7 @@ from rich.table import Table
 from .. import assemble
 from ..config import Config
 from ..data import Arrays, Federation
+from ..data.text import listing
 from ..engine.choice import Choice
 from ..engine.experiment import Experiment, Turn
 from ..engine.roster import Roster
@@ -59,7 +60,7 @@ def _clients(federation: Federation) -> Table:
         "train",
         "validation",
         "test",
-        f"labels 0..{federation.num_classes - 1}",
+        _targets_title(federation),
         "group",
     ):
         table.add_column(
@@ -74,7 +75,7 @@ def _clients(federation: Federation) -> Table:
         table.add_row(
             id + held_out,
             *(str(len(part)) for part in splits),
-            histogram(splits.train.y.numpy(), federation.num_classes),
+            _targets_of(federation, splits.train.y.numpy()),
             ", ".join(value for value in groups.values() if value != "original"),
         )
     if len(listed) < len(ids):
@@ -82,9 +83,27 @@ def _clients(federation: Federation) -> Table:
     return table
 
 
-def histogram(labels: np.ndarray, num_classes: int) -> str:
+def _targets_title(federation: Federation) -> str:
+    if federation.kind == "classification":
+        return f"labels 0..{federation.num_classes - 1}"
+    names = listing(federation.preprocessing.targets)
+    return (
+        f"labels {names}" if federation.kind == "multi-label" else f"{names}: least, middle, most"
+    )
+
+
+def _targets_of(federation: Federation, y: np.ndarray) -> str:
+    """A client's targets in a few characters."""
+    if federation.kind == "classification":
+        return histogram(np.bincount(y, minlength=federation.num_classes))
+    if federation.kind == "multi-label":
+        return histogram(y.sum(axis=0).astype(int))
+    ranges = [values[::2] for values in federation.quantiles(y).values()]  # 0, a half and 1
+    return "; ".join(" ".join(f"{value:.4g}" for value in values) for values in ranges)
+
+
+def histogram(counts: np.ndarray) -> str:
     """A bar per label; a dot where there is none."""
-    counts = np.bincount(labels, minlength=num_classes)
     heights = np.ceil(counts / max(counts.max(), 1) * (len(BARS) - 1)).astype(int)
     return "".join(BARS[height] if height else "·" for height in heights)
 
@@ -97,7 +116,7 @@ def _bytes_by_stage(
     """
     small = _two_examples_each(federation)
     model = assemble.make_model(settings, small)
-    setup = assemble.make_setup(settings, model, assemble.make_objective(federation))
+    setup = assemble.make_setup(settings, model, assemble.make_objective(settings, federation))
     plan = replace(settings.run, dropout=0.0, client_states="memory")
     executor = Choice("serial", 1, "a preview").make(setup, small, plan, None)
     experiment = Experiment(setup, Roster.from_federation(small, setup), plan, executor)
@@ -122,6 +141,9 @@ def _two_examples_each(federation: Federation) -> Federation:
         return Arrays(x, y), Arrays(x[:0], y[:0]), Arrays(x[:0], y[:0])
 
     made = Federation.build(
-        {id: cut(id) for id in federation.participants}, {}, federation.num_classes
+        {id: cut(id) for id in federation.participants},
+        {},
+        federation.num_classes,
+        preprocessing=federation.preprocessing,
     )
     return made.with_pooled_client() if federation.pooled_id is not None else made

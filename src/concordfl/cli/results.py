@@ -58,7 +58,7 @@ def _early_lines(found: Comparison) -> Iterator[str]:
         if (early := [figures for figures in each if figures.get("stopped_early")])
     ]
     if parts:
-        yield f"Stopped early by run.patience: {'; '.join(parts)} rounds"
+        yield f"Stopped early: {'; '.join(parts)} rounds"
 
 
 def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:
@@ -68,12 +68,10 @@ def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the figures must know of how they came about."""
-    if summary.get("stopped_early"):
-        best = f"round {summary['selected']['round']} was the best"
-        yield (
-            f"Stopped early, after round {summary['rounds']}: {best} on {summary['selected_on']} "
-            "data, and run.patience is used up"
-        )
+    if summary.get("stopped_early"):  # by run.patience, or by a function that watched it
+        selected, where = summary["selected"], f"on {summary['selected_on']} data"
+        best = f": round {selected['round']} was the best {where}" if selected else ""
+        yield f"Stopped early, after round {summary['rounds']}{best}"
     missing = {reason: count for reason, count in summary["missing"].items() if count}
     if missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))

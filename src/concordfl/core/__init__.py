@@ -26,7 +26,7 @@ from .errors import (
 )
 from .model import Model, Params, encoder_and_head
 from .modules import PredictingNetwork
-from .objective import ANY_KIND, Classification, MultiLabel, Objective, Regression
+from .objective import ANY_KIND, Classification, MultiLabel, Objective, ObjectiveChoice, Regression
 from .optim import Training
 from .prediction import Predictor
 from .protocol import Missing, Order, Outcome
@@ -86,6 +86,7 @@ __all__ = [
     "NoReplies",
     "NonNegative",
     "Objective",
+    "ObjectiveChoice",
     "Order",
     "Outcome",
     "Params",

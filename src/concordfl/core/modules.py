@@ -1,7 +1,9 @@
 """What a client predicts with, as modules of their own: they need nothing of ours when called."""
 
+from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 
@@ -14,6 +16,18 @@ class PredictingNetwork(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return cast(Tensor, self.readout(self.network(inputs)))
+
+
+class Rescaled(nn.Module):
+    """Standardised values in their own unit, as doubles."""
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.tensor(mean, dtype=torch.float64))
+        self.deviation = nn.Buffer(torch.tensor(deviation, dtype=torch.float64))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.double() * self.deviation + self.mean
 
 
 class FirstOutputs(nn.Module):

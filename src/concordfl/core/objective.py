@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..metrics import CRITERIA, score, score_multi_label, score_regression
 from .errors import SettingError
-from .modules import FirstOutputs
+from .modules import FirstOutputs, Rescaled
 from .settings import Count, Finite, Positive, Settings, received
 
 Kind = Literal["classification", "regression", "multi-label"]
@@ -28,6 +28,35 @@ ANY_KIND: frozenset[str] = frozenset(KINDS)
 HALF_LOG_TWO_PI = math.log(2 * math.pi) / 2
 # of the logarithm of a learnt deviation, on both sides of 0: from 0.02 to 55 deviations of a target
 MAX_LOG_DEVIATION = 4.0
+
+
+@dataclass(frozen=True)
+class ObjectiveChoice(Settings):
+    """The `[objective]` section of a run file: what is to be predicted, and by which loss."""
+
+    # auto: targets that are no whole numbers are values, several columns of 0 and 1 are labels
+    kind: Literal["auto", "classification", "regression", "multi-label"] = "auto"
+    # of regression: a Gaussian's log-likelihood, or ½ squared error
+    likelihood: Literal["gaussian", "squared"] = "gaussian"
+    # of the Gaussian, in deviations of the target: how sharply mixtures tell models apart
+    deviation: Positive | Literal["learnt"] = 0.5
+    # of classification: examples of rare classes count for more, so that all classes weigh the same
+    class_weights: Literal["balanced"] | None = None
+
+    def refuse_unused(self, kind: Kind) -> None:
+        """Refuse options that an objective of this kind would ignore."""
+        default = ObjectiveChoice()
+        used = {"classification": ("class_weights",), "regression": ("likelihood", "deviation")}
+        for name in ("likelihood", "deviation", "class_weights"):
+            value = getattr(self, name)
+            if value != getattr(default, name) and name not in used.get(kind, ()):
+                owner = next(other for other, names in used.items() if name in names)
+                raise SettingError(f"objective.{name} is for {owner}, got {value!r} for {kind}")
+        if self.likelihood == "squared" and self.deviation != default.deviation:
+            raise SettingError(
+                "objective.deviation is for likelihood = 'gaussian', got 'squared' with "
+                f"{self.deviation!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -78,9 +107,14 @@ class Objective(Settings, ABC):
         """(N,) how much each example counts in training; None for 1."""
         return None
 
+    def unit(self) -> nn.Module | None:
+        """What brings predictions into the targets' own unit, where they are standardised."""
+        return None
+
     def in_own_unit(self, values: Tensor) -> Tensor:
         """Predictions or targets as the user knows them, where training knows them standardised."""
-        return values
+        unit = self.unit()
+        return values if unit is None else cast(Tensor, unit(values))
 
 
 @dataclass(frozen=True)
@@ -190,14 +224,8 @@ class Regression(Objective):
     def scores(self, predictions: Any, targets: Any) -> dict[str, float]:
         return score_regression(np.asarray(predictions), np.asarray(targets))._asdict()
 
-    def in_own_unit(self, values: Tensor) -> Tensor:
-        if not self.target_mean:
-            return values
-        mean, deviation = (
-            torch.tensor(part, dtype=torch.float64)
-            for part in (self.target_mean, self.target_deviation)
-        )
-        return values.double() * deviation + mean
+    def unit(self) -> nn.Module | None:
+        return Rescaled(self.target_mean, self.target_deviation) if self.target_mean else None
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,6 @@ class Predictor(NamedTuple):
         found = self.algorithm.predict(self.client, self.state, self.message, examples)
         return self.client.objective.in_own_unit(found)
 
-    def probabilities(self, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities: `predictions` where targets are classes."""
-        return self.predictions(examples)
-
     def scores(self, examples: Examples) -> dict[str, float]:
         """The objective's metrics on labelled examples."""
         objective = self.client.objective

@@ -7,7 +7,9 @@ import numpy as np
 
 
 class Arrays(NamedTuple):
-    """Examples x (N, ...) and their labels y (N,)."""
+    """Examples x (N, ...) and their targets y: classes (N,), numbers (N,) or (N, D), or several
+    labels that are 0 or 1 (N, L).
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -31,6 +33,11 @@ class ArraySplits(NamedTuple):
 
     def map(self, change: Callable[[Arrays], Arrays]) -> "ArraySplits":
         return ArraySplits(*(change(part) for part in self))
+
+
+def target_rows(y: np.ndarray) -> np.ndarray:
+    """(N, D) targets, also where there is one per example."""
+    return y[:, None] if y.ndim == 1 else y
 
 
 def network_shape(shape: Sequence[int]) -> tuple[int, ...]:

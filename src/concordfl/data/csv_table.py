@@ -57,18 +57,23 @@ class CsvTable(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which column of a table is what, by index; None where a table has no such column."""
+    """Which column of a table is what, by index."""
 
     header: tuple[str, ...]
-    label: int | None
+    labels: Mapping[str, int]  # none where a table has not all of these columns
     required: Mapping[str, int]
     texts: Mapping[str, int]
     numbers: Mapping[str, int]
 
 
+def columns_of(label: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns of labels, one or several."""
+    return (label,) if isinstance(label, str) else tuple(label)
+
+
 def read_csv(
     path: Path,
-    label: str,
+    label: str | Sequence[str],
     *,
     required: Mapping[str, str] | None = None,
     ignored: Collection[str] = (),
@@ -83,10 +88,11 @@ def read_csv(
     """
     require_file(path)
     required = required or {}
-    delimiter = _find_delimiter(path, {label, *required, *expected})
+    labels = columns_of(label)
+    delimiter = _find_delimiter(path, {*labels, *required, *expected})
     rows = _read_rows(path, delimiter)
     header = next(rows, (1, []))[1]
-    layout = _find_columns(path, header, label, required, ignored, texts)
+    layout = _find_columns(path, header, labels, required, ignored, texts)
     table = _Collector(path, layout, required, NumberReader(decimal_commas=delimiter != ","))
     for line, row in rows:
         if len(row) != len(header):
@@ -108,6 +114,7 @@ class _Collector:
         self._numbers = numbers
         self._x = array("f")
         self._labels: list[str] = []
+        self._rows_of_targets: list[list[float]] = []  # where there are several columns
         self._cells: dict[str, list[str]] = {name: [] for name in layout.required}
         self._texts: dict[str, list[str]] = {name: [] for name in layout.texts}
         self._first_texts: dict[str, Cell] = {}
@@ -115,9 +122,8 @@ class _Collector:
 
     def add(self, row: Sequence[str], line: int) -> None:
         self._length += 1
-        if self._layout.label is not None:
-            label = self._require_value("have a label", self._layout.label, row, line)
-            self._labels.append(self._numbers.with_point(label))
+        if self._layout.labels:
+            self._add_label(row, line)
         for name, index in self._layout.required.items():
             self._cells[name].append(self._require_value(self._required[name], index, row, line))
         for name, index in self._layout.texts.items():
@@ -127,6 +133,29 @@ class _Collector:
                 self._first_texts[name] = Cell(row[index], line)
         for name, index in self._layout.numbers.items():
             self._x.append(self._parse(name, row[index], line))
+
+    def _add_label(self, row: Sequence[str], line: int) -> None:
+        values = {
+            name: self._numbers.with_point(self._require_value("have a label", index, row, line))
+            for name, index in self._layout.labels.items()
+        }
+        if len(values) == 1:
+            self._labels.extend(values.values())
+            return
+        for name, value in values.items():
+            if not is_number(value):
+                raise DataError(
+                    f"{printable(self._path)}, line {line}: a column of several targets must be "
+                    f"numbers, got {quote(value)} in column {quote(name)}"
+                )
+        self._rows_of_targets.append([float(value) for value in values.values()])
+
+    def _all_labels(self) -> Labels | None:
+        columns = tuple(self._layout.labels)
+        if len(columns) > 1:
+            rows = np.array(self._rows_of_targets, dtype=np.float64).reshape(-1, len(columns))
+            return Labels.of_rows(rows, columns)
+        return Labels.of(self._labels) if columns else None
 
     def _parse(self, name: str, text: str, line: int) -> float:
         number = self._numbers.parse(text, line)
@@ -157,7 +186,7 @@ class _Collector:
             ),
             {name: Labels.of(values) for name, values in self._texts.items()},
             self._first_texts,
-            None if self._layout.label is None else Labels.of(self._labels),
+            self._all_labels(),
             self._cells,
             self._numbers.first_comma,
         )
@@ -258,7 +287,7 @@ def _refuse_nulls(path: Path, lines: Iterable[str]) -> Iterator[str]:
 def _find_columns(
     path: Path,
     header: Sequence[str],
-    label: str,
+    labels: Sequence[str],
     required: Collection[str],
     ignored: Collection[str],
     texts: Collection[str],
@@ -276,13 +305,13 @@ def _find_columns(
                 f"{where} must have a column called {quote(name)}, got {listing(header)}"
             )
     indices = {name: index for index, name in enumerate(header)}
-    features = [name for name in header if name not in {label, *required, *ignored}]
+    features = [name for name in header if name not in {*labels, *required, *ignored}]
     if not features:
         raise DataError(f"{where} must have a column of features, got {listing(header)} alone")
     return Layout(
         tuple(header),
-        indices.get(label),
-        {name: indices[name] for name in required if name != label},
+        {name: indices[name] for name in labels} if indices.keys() >= {*labels} else {},
+        {name: indices[name] for name in required if name not in labels},
         {name: indices[name] for name in features if name in texts},
         {name: indices[name] for name in features if name not in texts},
     )

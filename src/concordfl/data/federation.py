@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from ..core import ClientId, DataError, Examples, Scale
-from .arrays import Arrays, network_shape
-from .preprocessing import Preprocessing
+from ..core.objective import Kind
+from .arrays import Arrays, network_shape, target_rows
+from .preprocessing import Preprocessing, target_type
 from .text import quote
 
 SPLITS = ("train", "validation", "test")
 POOLED = "pooled"
+QUANTILES = (0, 0.25, 0.5, 0.75, 1)  # of numbers that are predicted, as reports show them
 
 # where a client's three splits begin and end: train from the first to the second, and so on
 Bounds = tuple[int, int, int, int]
@@ -98,12 +100,12 @@ class Federation:
                         f"training round {start} on, got none"
                     )
         joined = Arrays.join(parts)
-        _check_values(joined, num_classes, bounds, drift)
         if preprocessing is None:
-            preprocessing = Preprocessing.plain(joined.x, num_classes)
+            preprocessing = Preprocessing.plain(joined.x, num_classes, joined.y)
+        _check_values(joined, preprocessing.kind, num_classes, bounds, drift)
         return cls(
             x=torch.from_numpy(np.ascontiguousarray(joined.x)),
-            y=torch.from_numpy(joined.y.astype(np.int64)),
+            y=torch.from_numpy(joined.y.astype(target_type(preprocessing.kind))),
             bounds=bounds,
             participants=tuple(sorted(participants)),
             held_out=tuple(sorted(held_out)),
@@ -118,6 +120,11 @@ class Federation:
     def input_shape(self) -> tuple[int, ...]:
         """As a network sees one example: (C, H, W) for images."""
         return network_shape(self.x.shape[1:])
+
+    @property
+    def kind(self) -> Kind:
+        """What targets are: classes, numbers or several labels."""
+        return self.preprocessing.kind
 
     @property
     def population(self) -> tuple[ClientId, ...]:
@@ -157,6 +164,15 @@ class Federation:
         """Move the examples to memory that worker processes can map."""
         for tensor in (self.x, self.y):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
+
+    def balanced_weights(self) -> tuple[float, ...]:
+        """Of every class, n / (Y n_y) with the participants' summed counts, so that all classes
+        weigh the same in training; a class that nobody has counts as one example.
+        """
+        ranges = np.array([self.bounds[id][:2] for id in self.participants])
+        counts = _label_counts(self.y.numpy(), ranges, self.num_classes).sum(axis=0)
+        weights = counts.sum() / (self.num_classes * np.maximum(counts, 1))
+        return tuple(weights.tolist())
 
     def with_pooled_client(self) -> "Federation":
         """The same, and a client that holds the training examples of all participants.
@@ -200,18 +216,21 @@ class Federation:
             "classes": self.preprocessing.classes,
             "groups": sorted((id, sorted(groups.items())) for id, groups in self.groups.items()),
         }
+        if self.kind != "classification":
+            clients["targets"] = self._target_record()
         total.update(json.dumps(clients).encode())
         return total.hexdigest()
 
     def describe(self) -> dict[str, Any]:
         """The clients as a report shows them, before any drift: plain values for a JSON file.
 
-        `labels` counts each class in a client's training examples.
+        `labels` counts each class, or each of several labels, in a client's training examples; of
+        numbers, `quantiles` has 0, a quarter, a half, three quarters and 1 for every target.
         """
         ids = (*self.participants, *self.held_out)
         bounds = np.array([self.bounds[id] for id in ids])
         sizes = np.diff(bounds, axis=1).tolist()
-        histograms = _label_counts(self.y.numpy(), bounds[:, :2], self.num_classes).tolist()
+        targets = self._describe_targets(bounds[:, :2])
         return {
             "num_classes": self.num_classes,
             "input_shape": list(self.input_shape),
@@ -220,12 +239,35 @@ class Federation:
                     "id": id,
                     "held_out": number >= len(self.participants),
                     **dict(zip(SPLITS, sizes[number], strict=True)),
-                    "labels": histograms[number],
+                    **targets[number],
                     "groups": dict(self.groups.get(id, {})),
                 }
                 for number, id in enumerate(ids)
             ],
         }
+
+    def _target_record(self) -> dict[str, Any]:
+        """What targets that are no classes are, as the run's summary has it."""
+        record = self.preprocessing.to_record()
+        names = ("objective", "targets", "targets_standardised")
+        return {name: record[name] for name in names if name in record}
+
+    def _describe_targets(self, ranges: np.ndarray) -> list[dict[str, Any]]:
+        """Of the training examples of every client."""
+        y = self.y.numpy()
+        if self.kind == "classification":
+            return [{"labels": row} for row in _label_counts(y, ranges, self.num_classes).tolist()]
+        if self.kind == "multi-label":
+            return [{"labels": y[start:stop].sum(0).astype(int).tolist()} for start, stop in ranges]
+        return [{"quantiles": self.quantiles(y[start:stop])} for start, stop in ranges]
+
+    def quantiles(self, y: np.ndarray) -> dict[str, list[float]]:
+        """Of every target, in its own unit."""
+        rows = target_rows(y).astype(np.float64)
+        if (standard := self.preprocessing.target_standard) is not None:
+            rows = rows * standard.deviation + standard.mean
+        found = np.quantile(rows, QUANTILES, axis=0) if len(rows) else np.zeros((0, rows.shape[1]))
+        return dict(zip(self.preprocessing.targets, found.T.tolist(), strict=True))
 
 
 def _pooled_names() -> Iterator[ClientId]:
@@ -276,23 +318,32 @@ def _check_clients(
 
 def _check_values(
     arrays: Arrays,
+    kind: Kind,
     num_classes: int,
     bounds: Mapping[ClientId, Bounds],
     later: Mapping[ClientId, Sequence[tuple[int, Bounds]]],
 ) -> None:
     """All clients' values at once; only where one is wrong is its client looked for."""
-    wrong = (arrays.y < 0) | (arrays.y >= num_classes)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise DataError(
-            f"{_find(index, bounds, later)}: labels must be in 0..{num_classes - 1}, got "
-            f"{arrays.y[index]}"
-        )
+    rule, right = _check_targets(arrays.y, kind, num_classes)
+    if not right.all():
+        index = int(right.argmin())
+        got = arrays.y[index].tolist()
+        raise DataError(f"{_find(index, bounds, later)}: {rule}, got {got}")
     if arrays.x.dtype.kind == "f":
         finite = np.isfinite(arrays.x).reshape(len(arrays.x), -1).all(axis=1)
         if not finite.all():
             where = _find(int(finite.argmin()), bounds, later)
             raise DataError(f"{where}: features must be finite, got NaN or infinity")
+
+
+def _check_targets(y: np.ndarray, kind: Kind, num_classes: int) -> tuple[str, np.ndarray]:
+    """The rule for targets of a kind, and (N,) whether each target keeps it."""
+    if kind == "classification":
+        return f"labels must be in 0..{num_classes - 1}", (y >= 0) & (y < num_classes)
+    rows = target_rows(y)
+    if kind == "multi-label":
+        return "labels must be 0 or 1 each", np.all(np.isin(rows, (0, 1)), axis=1)
+    return "targets must be finite", np.all(np.isfinite(rows), axis=1)
 
 
 def _find(

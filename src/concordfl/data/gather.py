@@ -92,9 +92,7 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
     names = tuple(str(name) for name in features)
     return Given(
         tuple(
-            Samples(
-                owner, inputs[rows[owner]], Labels(labels.names, labels.index[rows[owner]]), names
-            )
+            Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
             for owner in sorted(rows)
         )
     )

@@ -7,6 +7,9 @@ from decimal import Decimal
 
 import numpy as np
 
+from ..core import DataError
+from .text import quote
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -18,6 +21,8 @@ class Labels:
 
     names: tuple[str, ...]
     index: np.ndarray  # (N,)
+    # of targets that are several numbers each, which `names` then have with spaces between them
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, values: Iterable[str | bytes | float]) -> "Labels":
@@ -41,10 +46,21 @@ class Labels:
         return cls(labels.names, labels.index[inverse])
 
     @classmethod
+    def of_rows(cls, values: np.ndarray, columns: Sequence[str] = ()) -> "Labels":
+        """Of several numbers per example, (N, D)."""
+        rows = cls.of(" ".join(map(class_name, row)) for row in values.tolist())
+        named = tuple(columns) or tuple(f"y{index}" for index in range(values.shape[1]))
+        return cls(rows.names, rows.index, named)
+
+    @classmethod
     def join(cls, parts: Sequence["Labels"]) -> "Labels":
         names = tuple(dict.fromkeys(name for part in parts for name in part.names))
         numbers = {name: number for number, name in enumerate(names)}
-        return cls(names, np.concatenate([part.number(numbers) for part in parts]))
+        index = np.concatenate([part.number(numbers) for part in parts])
+        return cls(names, index, parts[0].columns)
+
+    def take(self, rows: np.ndarray | Sequence[int]) -> "Labels":
+        return Labels(self.names, self.index[rows], self.columns)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -55,6 +71,28 @@ class Labels:
         return by_index.take(self.index)
 
 
+def require_alike(labels: Labels, others: Labels, where: str, whose: str) -> None:
+    """Refuse targets of another number of columns than somebody else's."""
+    if len(labels.columns) != len(others.columns):
+        raise DataError(
+            f"{where}: targets must be {max(len(others.columns), 1)} per example as those of "
+            f"{whose}, got {max(len(labels.columns), 1)}"
+        )
+
+
+def numbers_of(names: Sequence[str], count: int, rule: str) -> np.ndarray:
+    """(Y, count) the numbers that classes are called by, several with spaces between them; what is
+    none breaks the rule.
+    """
+    rows = [
+        [number_of(part) for part in (name.split(" ") if count > 1 else [name])] for name in names
+    ]
+    for name, row in zip(names, rows, strict=True):
+        if None in row or len(row) != count:
+            raise DataError(f"{rule}, got {quote(name)}")
+    return np.array(rows, dtype=np.float64).reshape(-1, count)
+
+
 def class_name(value: str | bytes | float) -> str:
     """A label as it is recorded: 1, 1.0 and "1" are the same class; whole numbers are exact,
     however large.
@@ -62,7 +100,7 @@ def class_name(value: str | bytes | float) -> str:
     if isinstance(value, bytes):
         value = value.decode()
     if isinstance(value, str):
-        number = _parse_number(value)
+        number = number_of(value)
         if number is None:
             return value
         value = number
@@ -73,13 +111,13 @@ def class_name(value: str | bytes | float) -> str:
 
 def class_values(names: Sequence[str]) -> np.ndarray:
     """Classes as values: numbers where all of them are numbers, else text."""
-    numbers = [_parse_number(name) for name in names]
+    numbers = [number_of(name) for name in names]
     return np.array(names if None in numbers else numbers)
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """As numbers where all of them are numbers, so that 10 comes after 9; else as text."""
-    numbers = {name: _parse_number(name) for name in names}
+    numbers = {name: number_of(name) for name in names}
     known = {name: number for name, number in numbers.items() if number is not None}
     if len(known) == len(numbers):
         return tuple(sorted(known, key=lambda name: known[name]))
@@ -88,10 +126,10 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 def is_number(text: str) -> bool:
     """Whether a text stands for a finite number."""
-    return _parse_number(text) is not None
+    return number_of(text) is not None
 
 
-def _parse_number(text: str) -> int | float | None:
+def number_of(text: str) -> int | float | None:
     """The number that a text stands for; None if it stands for none, as "1_2" or "inf"."""
     try:
         number = float(text)

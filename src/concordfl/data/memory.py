@@ -90,6 +90,7 @@ def read_given(path: Path) -> Given:
     with reading(path, "be a file that a run keeps its examples in"):
         facts = json.loads(header.tobytes())
         names, features = ([*map(_text, facts[key])] for key in ("classes", "features"))
+        targets = tuple(map(_text, facts.get("targets", ())))
         clients = [(_text(name), int(size)) for name, size in facts["clients"]]
         number = facts["format"]
         sizes = [size for _, size in clients]
@@ -101,7 +102,7 @@ def read_given(path: Path) -> Given:
     ends = np.cumsum(sizes)[:-1]
     return Given(
         tuple(
-            Samples(client, part, Labels(tuple(names), index), tuple(features))
+            Samples(client, part, Labels(tuple(names), index, targets), tuple(features))
             for (client, _), part, index in zip(
                 clients, np.split(x, ends), np.split(y, ends), strict=True
             )
@@ -116,11 +117,13 @@ def _text(value: object) -> str:
 
 
 def _header(parts: Sequence[Samples]) -> dict[str, Any]:
+    labels = _labels(parts)
     return {
         "format": FORMAT,
         "clients": [(part.client, len(part.x)) for part in parts],
-        "classes": _labels(parts).names,
+        "classes": labels.names,
         "features": parts[0].features,
+        **({"targets": labels.columns} if labels.columns else {}),
     }
 
 

@@ -20,10 +20,10 @@ from annotated_types import Ge, Le
 from ..core import DataError, Key, SettingError
 from .arrays import Arrays, drop_colour
 from .columns import feature_names, say_unknown_categories
-from .csv_table import read_csv
+from .csv_table import columns_of, read_csv
 from .dataset import Dataset, Source
 from .files import FILE, FOLDER, kind_of, list_folder, reading
-from .labels import Labels, sort_classes
+from .labels import Labels, require_alike, sort_classes
 from .own_tables import (
     JoinedTables,
     groups_of,
@@ -43,6 +43,7 @@ RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
 IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
 
 Pixels = Annotated[int, Ge(1), Le(10_000)]
+ColumnNames = str | tuple[str, ...]
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +63,7 @@ class OwnData(Source):
     has_clients: ClassVar[bool] = True
 
     standardise: bool = True
-    label: str = "y"  # the column of labels
+    label: ColumnNames = "y"  # the column of labels, or several of numbers
     drop: tuple[str, ...] | None = None  # columns to leave out
     # a column with a known group of every client, against which found groups are scored
     group: str | None = None
@@ -79,6 +80,8 @@ class OwnData(Source):
                 f"split and time must not both be given, got {quote(self.split)} and "
                 f"{quote(self.time)}"
             )
+        if not columns_of(self.label):
+            raise SettingError("label must name a column or several, got none")
         seen: dict[str, str] = {}  # the setting by the column that it names
         for setting, column in self._named_columns():
             if column in seen:
@@ -90,8 +93,9 @@ class OwnData(Source):
 
     def _named_columns(self) -> list[tuple[str, str]]:
         """Settings with the columns that they name, which are no features."""
-        roles = [(name, getattr(self, name)) for name in ("label", "group", "split", "time")]
-        named = [(name, column) for name, column in roles if column is not None]
+        roles = [(name, getattr(self, name)) for name in ("group", "split", "time")]
+        named = [("label", column) for column in columns_of(self.label)]
+        named += [(name, column) for name, column in roles if column is not None]
         return [*named, *(("drop", column) for column in self.drop or ())]
 
     def _required(self) -> dict[str, str]:
@@ -275,7 +279,10 @@ class ImageReader:
 
 
 def read_samples(
-    path: Path, label: str = "y", client: str | None = None, like: Preprocessing | None = None
+    path: Path,
+    label: ColumnNames = "y",
+    client: str | None = None,
+    like: Preprocessing | None = None,
 ) -> Samples:
     """Examples from a .npz file, a .csv file or a folder of class folders of images; of the files,
     labels may be missing.
@@ -305,13 +312,13 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv" and kind_of(path) != FOLDER
 
 
-def _read_labelled(path: Path, label: str, images: ImageReader) -> Samples:
+def _read_labelled(path: Path, label: ColumnNames, images: ImageReader) -> Samples:
     if kind_of(path) == FOLDER:
         return Samples(_client_name(path), *_read_images(path, images))
     samples = read_samples(path, label)
     if samples.labels is None:
         rule = (
-            f"have a column called {quote(label)}"
+            f"have a column called {listing(map(quote, columns_of(label)))}"
             if samples.features
             else "hold the arrays x and y"
         )
@@ -373,16 +380,22 @@ def _check_inputs(x: np.ndarray, path: Path | str) -> np.ndarray:
 
 def _check_labels(y: np.ndarray, count: int, path: Path | str) -> Labels:
     where = printable(path)
-    if y.ndim != 1:
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim not in (1, 2) or 0 in y.shape[1:]:
         raise DataError(
-            f"{where}: y must be one label per example, got an array of shape {y.shape}"
+            f"{where}: y must be one label per example, or a row of numbers, got an array of shape "
+            f"{y.shape}"
         )
     if len(y) != count:
         raise DataError(f"{where}: x and y must be equally long, got {count} and {len(y)}")
+    if y.ndim == 2 and y.dtype.kind not in "biuf":
+        raise DataError(f"{where}: rows of targets must be numbers, got {quote(str(y.dtype))}")
     if y.dtype.kind not in LABEL_KINDS:
         raise DataError(f"{where}: labels must be numbers or text, got {quote(str(y.dtype))}")
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise DataError(f"{where}: labels must be finite, got NaN or infinity")
+    if y.ndim == 2:
+        return Labels.of_rows(y)
     with reading(path, "have labels that are UTF-8 text"):
         labels = Labels.of_array(y)
     for name in labels.names:
@@ -436,6 +449,8 @@ def _join(parts: Sequence[Samples]) -> Dataset:
                 f"{where}: columns must be those of client {quote(first.client)} "
                 f"({listing(first.features)}), got {listing(part.features)}"
             )
+        if part.labels is not None and first.labels is not None:
+            require_alike(part.labels, first.labels, where, f"client {quote(first.client)}")
     return _dataset(
         np.concatenate([part.x for part in parts]),
         Labels.join([part.labels for part in parts if part.labels is not None]),
@@ -460,7 +475,15 @@ def _dataset(
     y = labels.number({name: number for number, name in enumerate(classes)})
     x = drop_colour(x)
     nobody = Arrays(x[:0], y[:0])
-    return Dataset(Arrays(x, y), nobody, len(classes), owners, classes=classes, features=features)
+    return Dataset(
+        Arrays(x, y),
+        nobody,
+        len(classes),
+        owners,
+        classes=classes,
+        targets=labels.columns,
+        features=features,
+    )
 
 
 def _digest(files: Mapping[str, Path]) -> str:

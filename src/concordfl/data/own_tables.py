@@ -10,7 +10,7 @@ from ..core import DataError, SettingError
 from ..core.settings import nearest
 from . import columns as column_types
 from .columns import Column
-from .csv_table import CsvTable, not_a_number, read_csv
+from .csv_table import CsvTable, columns_of, not_a_number, read_csv
 from .labels import Labels
 from .text import printable, quote
 
@@ -25,13 +25,16 @@ class JoinedTables(NamedTuple):
     notices: tuple[str, ...]
 
     def take(self, rows: np.ndarray) -> "JoinedTables":
-        labels = Labels(self.labels.names, self.labels.index[rows])
+        labels = self.labels.take(rows)
         cells = {name: values[rows] for name, values in self.cells.items()}
         return self._replace(x=self.x[rows], labels=labels, cells=cells)
 
 
 def read_tables(
-    paths: Sequence[Path], label: str, required: Mapping[str, str], drop: Collection[str]
+    paths: Sequence[Path],
+    label: str | Sequence[str],
+    required: Mapping[str, str],
+    drop: Collection[str],
 ) -> list[CsvTable]:
     """A table of every file; a column that holds text in one of them is read as text in all."""
 
@@ -40,7 +43,7 @@ def read_tables(
             read_csv(
                 path,
                 label,
-                required={label: "have a label", **required},
+                required={**dict.fromkeys(columns_of(label), "have a label"), **required},
                 ignored=drop,
                 texts=texts,
             )
@@ -78,7 +81,7 @@ def join_tables(tables: Sequence[CsvTable], names: Sequence[str]) -> JoinedTable
 
 
 def read_like(
-    path: Path, label: str, columns: Sequence[Column], ignored: Collection[str]
+    path: Path, label: str | Sequence[str], columns: Sequence[Column], ignored: Collection[str]
 ) -> tuple[CsvTable, np.ndarray]:
     """A newcomer's table, and its examples with the columns of a run."""
     names = [column.name for column in columns]

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from ..core import DataError, Examples, Scale
+from ..core.objective import KINDS, Kind
 from .arrays import Arrays, drop_colour, network_shape
 from .columns import Column, columns_from_record, feature_names, to_record
-from .labels import Labels
+from .labels import Labels, numbers_of
 from .standardise import Standard
 from .text import listing, printable, quote
 
@@ -30,12 +31,22 @@ class Preprocessing:
     columns: tuple[Column, ...] = ()  # of a table, where some are categories
     ignored: tuple[str, ...] = ()  # columns of a table that are no features
     resize: tuple[int, int] | None = None  # height and width that images are brought to
+    kind: Kind = "classification"  # of targets
+    targets: tuple[str, ...] = ()  # names of targets that are no classes
+    target_standard: Standard | None = None  # of numbers that are standardised
 
     @classmethod
-    def plain(cls, x: np.ndarray, num_classes: int) -> "Preprocessing":
-        """Of examples that are taken as they are, with classes that are called by their numbers."""
+    def plain(cls, x: np.ndarray, num_classes: int, y: np.ndarray | None = None) -> "Preprocessing":
+        """Of examples that are taken as they are, with classes that are called by their numbers, or
+        with the targets `y` that are none.
+        """
         classes = tuple(str(number) for number in range(num_classes))
-        return cls(x.dtype.name, network_shape(x.shape[1:]), classes)
+        shape = network_shape(x.shape[1:])
+        kind = "classification" if y is None else kind_of_targets(y)
+        if y is None or kind == "classification":
+            return cls(x.dtype.name, shape, classes)
+        targets = ("y",) if y.ndim == 1 else tuple(f"y{index}" for index in range(y.shape[1]))
+        return cls(x.dtype.name, shape, (), kind=kind, targets=targets)
 
     @property
     def scale(self) -> Scale | None:
@@ -50,11 +61,19 @@ class Preprocessing:
     # --- a newcomer's data ------------------------------------------------------------------------
 
     def knows(self, labels: Labels) -> bool:
-        """Whether all labels are classes of the run."""
-        return set(labels.names) <= set(self.classes)
+        """Whether all labels are classes of the run, or targets such as it has."""
+        if self.kind == "classification":
+            return set(labels.names) <= set(self.classes)
+        try:
+            self.number(labels, Path())
+        except DataError:
+            return False
+        return True
 
     def number(self, labels: Labels, path: Path) -> np.ndarray:
-        """Labels as the run numbers its classes."""
+        """Labels as the run numbers its classes; targets that are no classes in their own unit."""
+        if self.kind != "classification":
+            return self._values(labels, path)
         unknown = sorted(set(labels.names) - set(self.classes))
         if unknown:
             raise DataError(
@@ -62,6 +81,28 @@ class Preprocessing:
                 f"{listing(unknown)}"
             )
         return labels.number({name: number for number, name in enumerate(self.classes)})
+
+    def _values(self, labels: Labels, path: Path) -> np.ndarray:
+        """(N,) or (N, D) targets that are no classes."""
+        count = len(self.targets)
+        if max(len(labels.columns), 1) != count:
+            raise DataError(
+                f"{printable(path)}: targets must be {count} per example, got "
+                f"{max(len(labels.columns), 1)}"
+            )
+        rule = f"{printable(path)}: targets must be numbers"
+        values = numbers_of(labels.names, count, rule)
+        if self.kind == "multi-label" and not np.isin(values, (0, 1)).all():
+            raise DataError(f"{printable(path)}: labels must be 0 or 1, got others")
+        found: np.ndarray = values[labels.index]
+        return found[:, 0] if self.kind == "regression" and count == 1 else found
+
+    def no_targets(self, count: int) -> np.ndarray:
+        """What stands for the targets of examples that have none."""
+        if self.kind == "classification":
+            return np.zeros(count, np.int64)
+        single = self.kind == "regression" and len(self.targets) == 1
+        return np.zeros(count if single else (count, len(self.targets)))
 
     def prepare(self, arrays: Arrays, path: Path) -> Arrays:
         """As the run prepared its own examples, after a look whether they are of the same kind."""
@@ -82,7 +123,11 @@ class Preprocessing:
         return prepared
 
     def standardise(self, arrays: Arrays) -> Arrays:
-        """Rows of numbers are standardised here; images where they are used, see `scale`."""
+        """Rows of numbers are standardised here, also targets; images where they are used, see
+        `scale`.
+        """
+        if self.target_standard is not None:
+            arrays = Arrays(arrays.x, self.target_standard.apply_to_targets(arrays.y))
         if self.standard is None or self.dtype == IMAGE_TYPE:
             return arrays
         return self.standard.apply(arrays)
@@ -90,7 +135,7 @@ class Preprocessing:
     def to_examples(self, arrays: Arrays) -> Examples:
         return Examples(
             torch.from_numpy(np.ascontiguousarray(arrays.x)),
-            torch.from_numpy(arrays.y.astype(np.int64)),
+            torch.from_numpy(arrays.y.astype(target_type(self.kind))),
             scale=self.scale,
         )
 
@@ -112,6 +157,10 @@ class Preprocessing:
             record["ignored"] = list(self.ignored)
         if self.resize is not None:
             record["resize"] = list(self.resize)
+        if self.kind != "classification":
+            record |= {"objective": self.kind, "targets": list(self.targets)}
+        if self.target_standard is not None:
+            record["targets_standardised"] = self.target_standard.to_record()
         return record
 
     @classmethod
@@ -122,7 +171,9 @@ class Preprocessing:
         made = cls(
             dtype=_checked_type(record.get("type")),
             input_shape=_checked_shape(record.get("input_shape")),
-            classes=_checked_names(record.get("classes"), "classes", at_least=1),
+            classes=_checked_names(
+                record.get("classes"), "classes", at_least="objective" not in record
+            ),
             features=_checked_names(record.get("features", []), "features"),
             standard=(
                 Standard.from_record(record["standardised"]) if "standardised" in record else None
@@ -130,6 +181,15 @@ class Preprocessing:
             columns=columns_from_record(record.get("columns", [])),
             ignored=_checked_names(record.get("ignored", []), "ignored"),
             resize=_checked_size(record["resize"]) if "resize" in record else None,
+            kind=_checked_kind(record.get("objective", "classification")),
+            targets=_checked_names(
+                record.get("targets", []), "targets", at_least="objective" in record
+            ),
+            target_standard=(
+                Standard.from_record(record["targets_standardised"])
+                if "targets_standardised" in record
+                else None
+            ),
         )
         made._check_lengths()
         return made
@@ -145,6 +205,12 @@ class Preprocessing:
                 f"preprocessing.columns must give the features {listing(self.features)}, got "
                 f"{listing(feature_names(self.columns))}"
             )
+        targets = self.target_standard
+        if targets is not None and targets.mean.shape != (len(self.targets),):
+            raise DataError(
+                f"preprocessing.targets_standardised must be of {len(self.targets)} targets, got "
+                f"shape {list(targets.mean.shape)}"
+            )
         if self.standard is None:
             return
         # Images by channel, rows of numbers by feature.
@@ -155,6 +221,27 @@ class Preprocessing:
             raise DataError(
                 f"preprocessing.standardised must be of shape {list(expected)}, got {list(shape)}"
             )
+
+
+def kind_of_targets(y: np.ndarray) -> Kind:
+    """What targets (N,) or (N, D) are by their type: single whole numbers stand for classes."""
+    if y.dtype.kind == "f":
+        return "regression"
+    return "classification" if y.ndim == 1 else "multi-label"
+
+
+def target_type(kind: Kind) -> type[np.generic]:
+    """As a network's loss takes targets."""
+    return np.int64 if kind == "classification" else np.float32
+
+
+def _checked_kind(value: Any) -> Kind:
+    if value not in KINDS:
+        raise DataError(
+            f"preprocessing.objective must be one of {', '.join(KINDS)}, got {quote(str(value))}"
+        )
+    kind: Kind = value
+    return kind
 
 
 def _checked_type(value: Any) -> str:

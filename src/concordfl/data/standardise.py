@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..core import DataError, Scale
-from .arrays import Arrays
+from .arrays import Arrays, target_rows
 from .text import quote
 
 
@@ -62,6 +62,16 @@ class Standard(NamedTuple):
         variance = np.maximum(moments.squares / moments.present - mean**2, 0)
         # A feature that never varies carries nothing; 1 keeps it at 0.
         return cls(mean, np.where(variance > 1e-12 * (1 + mean**2), np.sqrt(variance), 1.0))
+
+    @classmethod
+    def of_targets(cls, parts: Iterable[Arrays]) -> "Standard":
+        """Mean and deviation of every target, one or several."""
+        return cls.from_clients(Arrays(target_rows(part.y), part.y) for part in parts)
+
+    def apply_to_targets(self, y: np.ndarray) -> np.ndarray:
+        """Targets (N,) or (N, D) of mean 0 and deviation 1."""
+        standardised: np.ndarray = (target_rows(y) - self.mean) / self.deviation
+        return standardised.reshape(y.shape).astype(np.float32)
 
     def apply(self, arrays: Arrays) -> Arrays:
         x = (np.where(np.isfinite(arrays.x), arrays.x, self.mean) - self.mean) / self.deviation

@@ -3,12 +3,13 @@ run to predictions; nothing of the run is changed.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
@@ -28,8 +29,10 @@ from ..core import (
     Tree,
     tree,
 )
+from ..core.objective import objective_of
 from ..core.settings import received
-from ..data import Federation, Preprocessing
+from ..data import Arrays, Federation, Preprocessing
+from ..data.csv_table import columns_of
 from ..data.own import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
@@ -42,7 +45,7 @@ from .kept import InFolder, Kept, Newcomer
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
-MAX_CLASSES = 10**6
+MAX_OUTPUTS = 10**6
 
 
 @dataclass(frozen=True)
@@ -152,14 +155,8 @@ class FinishedRun:
         """A client without examples."""
         shape = self.preprocessing.input_shape
         stored = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
-        return self.client(
-            id,
-            Examples(
-                torch.zeros(0, *stored),
-                torch.zeros(0, dtype=torch.int64),
-                scale=self.preprocessing.scale,
-            ),
-        )
+        nothing = Arrays(np.zeros((0, *stored), np.float32), self.preprocessing.no_targets(0))
+        return self.client(id, self.preprocessing.to_examples(nothing))
 
     # --- what a client predicts with --------------------------------------------------------------
 
@@ -251,7 +248,7 @@ class FinishedRun:
         """Columns of a table that are no features."""
         label = getattr(self.settings.data, "label", "y")
         client = getattr(self.settings.data, "client", None)
-        return (label,) if client is None else (label, client)
+        return columns_of(label) if client is None else (*columns_of(label), client)
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
@@ -278,15 +275,21 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:
     """The shape of an example and what is predicted, as the run's summary has them."""
-    task = summary.get("task") if isinstance(summary, dict) else None
+    task: Any = summary.get("task") if isinstance(summary, dict) else None
     match task:
-        case {"input_shape": list(shape), "num_classes": int(classes)} if (
-            _is_shape(shape) and 1 <= classes <= MAX_CLASSES
-        ):
-            return tuple(shape), Classification(classes)
+        case {"input_shape": list(shape), "num_classes": int(classes)} if _is_shape(shape):
+            with suppress(SettingError):
+                objective = (
+                    objective_of(task["objective"], task.get("objective_settings"))
+                    if "objective" in task
+                    else Classification(classes)  # of a run before there were others
+                )
+                if classes == objective.num_classes and objective.num_outputs <= MAX_OUTPUTS:
+                    return tuple(shape), objective
     raise CheckpointError(
         f"summary.json must give task.input_shape as 1 to {MAX_DIMENSIONS} whole numbers >= 1 of "
-        f"at most {MAX_FEATURES:,} features, and task.num_classes as one up to {MAX_CLASSES:,}, "
+        f"at most {MAX_FEATURES:,} features, and task.num_classes and task.objective of at most "
+        f"{MAX_OUTPUTS:,} outputs, "
         f"got {received(task)} in {folder}"
     )
 

@@ -38,7 +38,9 @@ def prepare_rows(
     x: np.ndarray, labels: Labels | None, preprocessing: Preprocessing, where: Path
 ) -> Examples:
     """Examples as they were read, prepared; `where` they are from."""
-    numbers = np.zeros(len(x), np.int64) if labels is None else preprocessing.number(labels, where)
+    numbers = (
+        preprocessing.no_targets(len(x)) if labels is None else preprocessing.number(labels, where)
+    )
     return preprocessing.to_examples(preprocessing.prepare(Arrays(x, numbers), where))
 
 

@@ -49,7 +49,8 @@ class Images(nn.Module):
 
 
 class DeployedModel(nn.Module):
-    """(N, Y) class probabilities of examples as users have them, by the order of `classes`.
+    """(N, Y) class probabilities of examples as users have them, by the order of `classes`; of
+    targets that are no classes, what is predicted of each in its own unit.
 
     `prepare` brings examples into the form that the networks in `predictor` take. Nothing of
     concordfl is needed to call it, and none of its parameters is shared with the run.
@@ -59,6 +60,7 @@ class DeployedModel(nn.Module):
         super().__init__()
         self.prepare, self.predictor = prepare, predictor
         self.classes: tuple[str, ...] = tuple(facts["classes"])
+        self.targets: tuple[str, ...] = tuple(facts.get("targets", ()))
         self.features: tuple[str, ...] = tuple(facts.get("features", ()))
 
     def forward(self, examples: Tensor) -> Tensor:
@@ -71,6 +73,8 @@ def deployed_model(predictor: Predictor, preprocessing: Preprocessing) -> Deploy
     is_images = preprocessing.dtype == IMAGE_TYPE
     prepare = (Images if is_images else Rows)(preprocessing)
     module = algorithm.module(client, state, message)
+    if (unit := client.objective.unit()) is not None:
+        module = nn.Sequential(module, unit)
     whole = DeployedModel(prepare, module, preprocessing.to_record())
     whole.requires_grad_(False)
     return whole.cpu().eval()

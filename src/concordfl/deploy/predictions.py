@@ -2,12 +2,14 @@
 
 import csv
 import io
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import ClientId, DataError
+from ..core import ClientId, DataError, Objective
 from ..engine.files import write_atomically
 from . import inputs
 from .finished import FinishedRun
@@ -16,19 +18,36 @@ SAMPLE, LABEL, PREDICTION = "sample", "label", "prediction"
 
 
 class Predictions(NamedTuple):
-    """Of every sample the class and the probabilities; and how good they are, where the file has
-    labels that the run knows.
+    """Of every sample what is predicted; and how good it is, where the file has labels that the run
+    knows.
     """
 
-    classes: tuple[str, ...]
-    probabilities: np.ndarray  # (N, Y)
+    objective: Objective
+    names: tuple[str, ...]  # of the classes, the labels or the targets
+    values: np.ndarray  # (N, Y) probabilities, or predicted numbers
     labels: list[str] | None  # as the file has them
     scores: dict[str, Any] | None
     unknown: tuple[str, ...]  # labels that the run does not know: nothing is said of accuracy
 
     @property
+    def columns(self) -> dict[str, list[Any]]:
+        """The class and the probability of each; of several labels those that are likely; of
+        numbers the numbers.
+        """
+        if self.objective.kind == "regression":
+            return {f"{PREDICTION}({name})": each for name, each in self._by_name()}
+        probabilities = {f"p({name})": each for name, each in self._by_name()}
+        return {PREDICTION: self.predicted, **probabilities}
+
+    def _by_name(self) -> Iterator[tuple[str, list[float]]]:
+        yield from zip(self.names, self.values.T.tolist(), strict=True)
+
+    @property
     def predicted(self) -> list[str]:
-        return [self.classes[number] for number in self.probabilities.argmax(1)]
+        if self.objective.kind == "classification":
+            return [self.names[number] for number in self.values.argmax(1)]
+        likely = (self.values > 0.5).tolist()
+        return [" ".join(itertools.compress(self.names, row)) for row in likely]
 
 
 def predict(
@@ -44,25 +63,29 @@ def predict(
     preprocessing, labels = run.preprocessing, samples.labels
     known = labels is not None and preprocessing.knows(labels)
     examples = inputs.prepare_rows(samples.x, labels if known else None, preprocessing, data)
-    probabilities = run.predictions(examples, client).double().numpy()
+    values = run.predictions(examples, client).double().numpy()
     scores = run.scores(examples, client) if known else None
     names = None if labels is None else [labels.names[index] for index in labels.index]
-    unknown = set() if labels is None else set(labels.names) - set(preprocessing.classes)
-    return Predictions(preprocessing.classes, probabilities, names, scores, tuple(sorted(unknown)))
+    classes = preprocessing.classes
+    unknown = set() if labels is None or known else set(labels.names) - set(classes)
+    return Predictions(
+        run.objective,
+        classes or preprocessing.targets,
+        values.reshape(len(values), -1),
+        names,
+        scores,
+        tuple(sorted(unknown)),
+    )
 
 
 def write(predictions: Predictions, path: Path) -> None:
-    """A row per sample as .csv: its number, its label where it has one, the predicted class and the
-    probability of every class.
-    """
+    """A row per sample as .csv: its number, its label where it has one, and what is predicted."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    labels = predictions.labels
-    marks = [] if labels is None else [LABEL]
-    columns = [f"p({name})" for name in predictions.classes]
-    writer.writerow([SAMPLE, *marks, PREDICTION, *columns])
-    for index, name in enumerate(predictions.predicted):
-        mark = [] if labels is None else [labels[index]]
-        writer.writerow([index, *mark, name, *predictions.probabilities[index].tolist()])
+    labels = {} if predictions.labels is None else {LABEL: predictions.labels}
+    numbers = {SAMPLE: list(range(len(predictions.values)))}
+    columns = {**numbers, **labels, **predictions.columns}
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, buffer.getvalue())

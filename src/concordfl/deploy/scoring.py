@@ -64,7 +64,7 @@ def score(
     numbers = (
         run.preprocessing.number(own.labels, data)
         if known and own.labels is not None
-        else np.zeros(len(own.x), dtype=np.int64)
+        else run.preprocessing.no_targets(len(own.x))
     )
     arrays = run.preprocessing.prepare(Arrays(own.x, numbers), data)
     return score_examples(run, run.preprocessing.to_examples(arrays), known, false_alarm)
@@ -138,6 +138,8 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     """By the highest probability of any class, at any client; needs the run's data, as clients may
     predict with them.
     """
+    if run.objective.kind != "classification":
+        run.require("scores_samples", f"scoring of {run.objective.kind}", "models p(x)")
     federation, rounds = run.federation(), run.summary["training_rounds"]
     ids = (
         federation.participants if run.settings.algorithm.personal else federation.participants[:1]
@@ -146,7 +148,7 @@ def _by_confidence(run: FinishedRun) -> tuple[Scorer, np.ndarray | None]:
     predictors = [run.predictor(id, federation.splits(id, rounds).train, new=False) for id in ids]
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
-        each = [predictor.probabilities(examples).max(1).values for predictor in predictors]
+        each = [predictor.predictions(examples).max(1).values for predictor in predictors]
         return {"score": torch.stack(each).max(0).values}
 
     parts = [federation.splits(id, rounds).validation for id in federation.participants]

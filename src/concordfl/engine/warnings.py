@@ -56,6 +56,7 @@ def find(facts: Facts) -> list[Warning]:
     found = [
         *_void(facts),
         *_diverged(facts),
+        *_one_client(facts),
         *_degenerate(facts),
         *_still_improving(facts),
         *_rounds(facts),
@@ -155,6 +156,12 @@ def _degenerate(facts: Facts) -> Findings:
         yield f"identical-to-{found.into}", f"in effect this is {found.into}: {found.because}"
     else:
         yield from _one_group(facts)
+
+
+def _one_client(facts: Facts) -> Findings:
+    alone = len(facts.experiment.roster.participants) == 1 and not facts.algorithm.pools_data
+    if alone:
+        yield "one-client", "there is one client: whatever the method, it learns from itself alone"
 
 
 def _one_group(facts: Facts) -> Findings:
@@ -295,11 +302,11 @@ def _without_effect(facts: Facts) -> Findings:
 
 def _never_asked(facts: Facts) -> Findings:
     experiment = facts.experiment
-    asked: set[ClientId] = set()
+    left = set(experiment.roster.population)
     for turn in experiment.turns[: facts.progress.round]:
-        if turn.stage.trains:
-            asked |= set(experiment.sample(turn, facts.progress))
-    never = len(set(experiment.roster.population) - asked)
+        if turn.stage.trains and left:
+            left -= set(experiment.sample(turn, facts.progress))
+    never = len(left)
     if never:
         yield (
             "never-asked",

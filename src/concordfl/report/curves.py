@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import SettingError
+from ..metrics import CRITERIA, METRICS, criterion_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,8 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     """A picture: a line per row over the bytes of training, down and up; a band is the standard
     deviation over seeds.
 
-    Accuracy is that of held-out clients where there are such, else the participants'.
+    Accuracy, or another criterion, is that of held-out clients where there are such, else the
+    participants'.
     """
     from matplotlib import rc_context
 
@@ -57,16 +59,18 @@ def draw(title: str, runs: Mapping[str, Sequence[Summary]]) -> "Figure":
     from matplotlib.figure import Figure
 
     finals = [summary["final"] for summaries in runs.values() for summary in summaries]
-    scope = "global" if all("global_accuracy" in final for final in finals) else "local"
+    metric = _criterion(finals)
+    scope = "global" if all(f"global_{metric}" in final for final in finals) else "local"
+    unit = 100 if METRICS[metric].is_share else 1
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for row, summaries in runs.items():
-        history = _history(summaries, f"{scope}_accuracy")
+        history = _history(summaries, f"{scope}_{metric}")
         sent = [
             statistics.mean(one["bytes"]["down"] + one["bytes"]["up"] for one in several) / 1e6
             for several in history
         ]
-        reached = [[100 * one[f"{scope}_accuracy"] for one in several] for several in history]
+        reached = [[unit * one[f"{scope}_{metric}"] for one in several] for several in history]
         middle, spread = (
             [statistics.mean(values) for values in reached],
             [statistics.pstdev(values) for values in reached],
@@ -76,12 +80,21 @@ def draw(title: str, runs: Mapping[str, Sequence[Summary]]) -> "Figure":
             [m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1)
         )
         axes.fill_between(sent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(
-        title=_literal(title), xlabel="MB sent, down and up", ylabel=f"{scope} accuracy in percent"
-    )
+    label = f"{scope} {METRICS[metric].title}" + " in percent" * METRICS[metric].is_share
+    axes.set(title=_literal(title), xlabel="MB sent, down and up", ylabel=label)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def _criterion(finals: Sequence[Mapping[str, Any]]) -> str:
+    """Of the first run that has any, among participants or held-out clients."""
+    for final in finals:
+        for scope in ("global", "local"):
+            found = criterion_in({name: final.get(f"{scope}_{name}") for name in CRITERIA.values()})
+            if found is not None:
+                return found
+    return "accuracy"
 
 
 def _literal(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics import METRICS
+from ..metrics import METRICS, criterion_in
 from . import verdict
 
 Summary = Mapping[str, Any]
@@ -130,37 +130,47 @@ def _groups(summaries: Sequence[Summary]) -> str:
 
 
 def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
-    """Several methods: accuracy, AUC and F1 of participants and of held-out clients, mean ±
-    standard deviation over clients.
+    """Several methods: accuracy, AUC and F1, or other figures, of participants and of newcomers,
+    mean ± standard deviation over clients.
     """
-    table = _titled_table(title)
+    metrics = _spread_metrics(runs)
+    unit = " in percent" * all(METRICS[name].is_share for name in metrics)
+    table = _titled_table(f"{title}, last round{unit}, ± over clients")
     table.add_column("clients", no_wrap=True)
     table.add_column("method", no_wrap=True)
-    for name in ("accuracy", "AUC", "F1"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for scope, clients in (("local", "participants"), ("global", "held out")):
+    for name in metrics:
+        table.add_column(METRICS[name].title, justify="right", no_wrap=True)
+    for scope, clients in (("local", "participants"), ("global", "newcomers")):
         for method, summaries in runs.items():
             finals = [summary["final"] for summary in summaries]
             table.add_row(
                 clients,
                 plain(method),
-                *(
-                    _over_clients(finals, f"{scope}_{metric}")
-                    for metric in ("accuracy", "auc", "f1")
-                ),
+                *(_over_clients(finals, scope, metric) for metric in metrics),
             )
         table.add_section()
     return table
 
 
-def _over_clients(finals: Sequence[Summary], name: str) -> str:
+def _spread_metrics(runs: Mapping[str, Sequence[Summary]]) -> list[str]:
+    """The metrics of the runs whose spread over clients is known."""
+    finals = [summary["final"] for summaries in runs.values() for summary in summaries]
+    return [
+        name
+        for name, metric in METRICS.items()
+        if metric.has_spread and any(f"local_{name}" in final for final in finals)
+    ]
+
+
+def _over_clients(finals: Sequence[Summary], scope: str, metric: str) -> str:
     """The mean over seeds of the mean and of the standard deviation over clients."""
+    name = f"{scope}_{metric}"
     means = [final[name] for final in finals if final.get(name) is not None]
     if not means:
         return ABSENT
     deviations = [value for final in finals if (value := final.get(f"{name}_std")) is not None]
-    deviation = percent(statistics.mean(deviations)) if deviations else ABSENT
-    return f"{percent(statistics.mean(means))} ± {deviation}"
+    deviation = figure(metric, statistics.mean(deviations)) if deviations else ABSENT
+    return f"{figure(metric, statistics.mean(means))} ± {deviation}"
 
 
 def _titled_table(title: str) -> Table:
@@ -174,6 +184,12 @@ def plain(text: str, style: str = "") -> Text:
         for letter in text
     )
     return Text("".join(printable), style)
+
+
+def headline(figures: Mapping[str, Any]) -> str:
+    """The headline metric among some figures with its name; nothing where there is none."""
+    name = criterion_in(figures)
+    return "" if name is None else f"{METRICS[name].title} {figure(name, figures[name])}"
 
 
 def percent(value: float | None) -> str:

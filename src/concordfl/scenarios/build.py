@@ -11,7 +11,7 @@ from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Se
 from ..core.settings import nearest, received
 from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing, Standard
 from ..data.columns import indicators
-from .partition import Assignment, Iid, Partition
+from .partition import PARTITIONS, Assignment, Iid, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
 CONCEPT = "concept"  # the kind of difference that makes another P(y|x)
@@ -68,6 +68,7 @@ def build_federation(
     Held-out clients, which stand for new ones, are those that the partition or `hold_out` sets
     aside; where nobody is set aside they are made from the official test set, one per concept.
     """
+    _require_classes(data, scenario)
     assignment = _hold_out(
         scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
     )
@@ -90,8 +91,8 @@ def build_federation(
         test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
         groups |= {id: group for id, group in test_groups.items() if id in held_out}
     participants = {id: phases for id, phases in clients.items() if id not in set_aside}
-    train = (participants[id][0].train for id in sorted(participants))
-    preprocessing = _preprocessing(data, _fit_standard(data, train) if standardise else None)
+    train = [participants[id][0].train for id in sorted(participants)]
+    preprocessing = _preprocessing(data, train, standardise=standardise)
     prepare = preprocessing.standardise
     starts = _starts(scenario.shifts)
     federation = Federation.build(
@@ -110,6 +111,24 @@ def build_federation(
         },
     )
     return replace(federation, notices=data.notices)
+
+
+def _require_classes(data: Dataset, scenario: Scenario) -> None:
+    """Refuse a partition or shift that is about classes where targets are none."""
+    if data.num_classes:
+        return
+    if scenario.partition.needs_classes:
+        able = ", ".join(name for name, kind in PARTITIONS.items() if not kind.needs_classes)
+        raise SettingError(
+            "scenario.partition must not be about classes where targets are none, got "
+            f"{type(scenario.partition).__name__}: others are {able}"
+        )
+    for shift in scenario.shifts:
+        if shift.needs_classes:
+            raise SettingError(
+                "scenario.shifts must not be about classes where targets are none, got "
+                f"{type(shift).__name__}"
+            )
 
 
 def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignment:
@@ -164,15 +183,18 @@ def _fit_standard(data: Dataset, train: Iterable[Arrays]) -> Standard:
     )
 
 
-def _preprocessing(data: Dataset, standard: Standard | None) -> Preprocessing:
-    plain = Preprocessing.plain(data.train.x, data.num_classes)
+def _preprocessing(data: Dataset, train: Sequence[Arrays], *, standardise: bool) -> Preprocessing:
+    """From sums over the participants' training examples."""
+    plain = Preprocessing.plain(data.train.x, data.num_classes, data.train.y)
     classes = data.classes or plain.classes
     has_categories = any(column.categories is not None for column in data.columns)
     return replace(
         plain,
         classes=classes,
         features=data.features,
-        standard=standard,
+        standard=_fit_standard(data, train) if standardise else None,
+        targets=data.targets or plain.targets,
+        target_standard=Standard.of_targets(train) if plain.kind == "regression" else None,
         columns=data.columns if has_categories else (),
         ignored=data.ignored,
         resize=data.resize,

@@ -30,6 +30,7 @@ class Assignment(NamedTuple):
 class Partition(Settings, ABC):
     about: ClassVar[str]
     needs_clients: ClassVar[bool] = True  # whether the number of clients must be given
+    needs_classes: ClassVar[bool] = True  # whether who gets an example depends on its class
 
     @abstractmethod
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
@@ -41,6 +42,7 @@ class Iid(Partition):
     """Equal shares of a random order."""
 
     about: ClassVar[str] = "equal random shares"
+    needs_classes: ClassVar[bool] = False
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients)
@@ -93,6 +95,7 @@ class Natural(Partition):
 
     about: ClassVar[str] = "by writer, hospital, domain, or as generated"
     needs_clients: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         if data.owners is None:
@@ -211,6 +214,7 @@ class Quantity(Partition):
     """Every client has `smallest` examples; the rest is dealt by Dir(alpha). Labels at random."""
 
     about: ClassVar[str] = "sizes ~ Dir(alpha) above a smallest one, labels at random"
+    needs_classes: ClassVar[bool] = False
 
     alpha: Positive = 0.5
     smallest: Count = 10

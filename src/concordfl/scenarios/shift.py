@@ -38,6 +38,11 @@ class Shift(Settings, ABC):
         """The name of the true group of clients with this shift."""
 
     @property
+    def needs_classes(self) -> bool:
+        """Whether it changes labels, which must be classes."""
+        return self.family in ("concept", "label")
+
+    @property
     def changes_concept(self) -> bool:
         """Whether P(y|x) is another one: such clients are a group of their own, and new clients are
         made for it.
@@ -272,6 +277,10 @@ class Joint(Shift):
             if self.images
             else "joint-labels"
         )
+
+    @property
+    def needs_classes(self) -> bool:
+        return self.labels
 
     @property
     def changes_concept(self) -> bool:

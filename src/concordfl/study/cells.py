@@ -47,6 +47,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_lr": 1.0,
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
+    "objective.kind": "auto",
+    "objective.likelihood": "gaussian",
+    "objective.deviation": 0.5,
 }
 
 

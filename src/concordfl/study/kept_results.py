@@ -57,14 +57,14 @@ class RoundFigures(TypedDict, total=False):
     local_accuracy: Probability | None
     validation_accuracy: Probability | None
     local_accuracy_std: Probability | None
-    local_worst_tenth: Probability | None
+    local_worst_tenth: float | None  # of the headline metric
     local_auc: Probability | None
     local_auc_std: Probability | None
     local_f1: Probability | None
     local_f1_std: Probability | None
     global_accuracy: Probability | None
     global_accuracy_std: Probability | None
-    global_worst_tenth: Probability | None
+    global_worst_tenth: float | None
     global_auc: Probability | None
     global_auc_std: Probability | None
     global_f1: Probability | None
@@ -88,8 +88,11 @@ class Clusters(TypedDict):
     ari: Agreement | None
 
 
+@with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, and the bytes it took to get there."""
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
+    took to get there.
+    """
 
     round: CountOrZero
     stage: str
@@ -191,15 +194,16 @@ def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
-    accuracy = {
-        f"{scope}_accuracy": record[scope].get("accuracy")
+    name = criterion_in(record.get("local", {})) or "accuracy"
+    reached = {
+        f"{scope}_{name}": record[scope].get(name)
         for scope in ("local", "global")
         if scope in record
     }
     return {
         "round": record["round"],
         "stage": record["stage"],
-        **accuracy,
+        **reached,
         "bytes": record["bytes"],
     }
 

@@ -84,6 +84,12 @@ def module(client: Client, models: Models, omega: Tensor) -> Mixture:
     return Mixture(map(client.module, models.values()), omega)
 
 
+def log_likelihood(client: Client, models: Models, omega: Tensor, examples: Examples) -> Tensor:
+    """(N,) log Σ_k ω_k exp(-loss of model k); ω (K,), or (N, K) by example."""
+    losses = client.losses_each(models, examples).double()
+    return (omega.clamp_min(MIN_WEIGHT).log() - losses).logsumexp(1)
+
+
 def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, Tensor]:
     """The columns of `values` (…, K) under the models' ids: how they are kept, as K may shrink."""
     return {model: values[..., index].clone() for index, model in enumerate(models)}
