@@ -1,7 +1,7 @@
 """What would mislead a reader of a run's figures: a sentence each, found once when the run ends.
 
 docs/warnings.md says of each kind what it means and what to do. What only a comparison shows is
-found in study/verdict.py.
+found in report/verdict.py.
 """
 
 import math
@@ -19,6 +19,7 @@ from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
 from .experiment import Experiment
 
+DATA = "data"  # the kind of what was noticed in the data
 MIN_EVALUATIONS = 3  # to see a trend
 MIN_GAIN = 0.01  # of a share, or of the figure itself: what counts as a clear gain
 ONE_GROUP = 0.9  # of the clients on one model count as all
@@ -49,6 +50,11 @@ class Facts(NamedTuple):
     @property
     def records(self) -> list[dict[str, Any]]:
         return self.experiment.records
+
+
+def of_data(federation: Federation) -> list[Warning]:
+    """What was noticed when the data were read."""
+    return [Warning(kind=DATA, text=text) for text in federation.notices]
 
 
 def find(facts: Facts) -> list[Warning]:
@@ -165,7 +171,9 @@ def _one_client(facts: Facts) -> Findings:
 
 
 def _one_group(facts: Facts) -> Findings:
-    asked = getattr(facts.algorithm, "num_models", 1)
+    # CFL is asked for none, and says how many there are.
+    described = facts.algorithm.describe(facts.progress.server)
+    asked = getattr(facts.algorithm, "num_models", described.get("clusters", 1))
     members = Counter(str(row["group"]) for row in facts.rows.values() if "group" in row)
     total = sum(members.values())
     if asked == 1 or total < 2:
