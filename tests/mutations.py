@@ -57,7 +57,7 @@ UNCLEAN = "other"  # raw warnings, several lines, files changed outside, process
 WRONG = (TRACEBACK, HANG, CHANGE, UNCLEAN)
 
 # the share of each family in all cases
-SHARES = {"folders": 0.4, "data": 0.25, "settings": 0.25, "kept": 0.1}
+SHARES = {"folders": 0.35, "joined": 0.1, "data": 0.25, "settings": 0.2, "kept": 0.1}
 
 
 class Verdict(NamedTuple):
@@ -498,6 +498,7 @@ METHODS: dict[str, dict[str, Any]] = {
 IN_MEMORY = ("fedavg", "local")
 PLAN = {"rounds": 3, "executor": "serial", "checkpoint_seconds": 0.0, "evaluate_every": 1}
 NEWCOMER = ("--data", "newcomer.npz")
+PREDICT = ("predict", "run", *NEWCOMER, "--client", "newcomer", "-o", "predictions.csv")
 KEPT_RUN_FILE = """
 [run]
 rounds = 1
@@ -574,6 +575,9 @@ class World:
         for part in ("adapted", "scores"):
             if Path("run", part).exists():
                 shutil.copytree(f"run/{part}", f"answers/{method}-{part}")
+        if Path("run/adapted").exists():
+            concordfl(".", *PREDICT)
+            shutil.copyfile("predictions.csv", f"answers/{method}-predictions.csv")
         shutil.rmtree("run")
 
     def answer(self, method: str, verb: str) -> str | None:
@@ -707,6 +711,28 @@ def _other_results(folder: Path, whole: Path, damaged: dict[str, bytes | None]) 
         if name in expected and found.get(name) != expected[name]:
             return f"{name}: {str(expected[name])[:700]}\n{str(found.get(name))[:700]}"
     return None
+
+
+# --- family: clients that have joined -------------------------------------------------------------
+
+
+def prepare_joined(world: World, folder: Path, rng: Generator) -> Prepared:
+    """What a client that joined has left in a run's folder is damaged; then it is to predict."""
+    method = pick(rng, [name for name in METHODS if name != "local"])
+    for name in ("data", "outside"):
+        shutil.copytree(world.path / name, folder / name)
+    shutil.copyfile(world.path / "newcomer.npz", folder / "newcomer.npz")
+    shutil.copytree(world.path / f"runs/{method}-finished", folder / "run")
+    shutil.copytree(world.path / f"answers/{method}-adapted", folder / "run/adapted")
+    files = sorted((folder / "run/adapted").iterdir())
+    words, was_sealed = damage_file(folder, pick(rng, files), rng)
+    expected = (world.path / f"answers/{method}-predictions.csv").read_text()
+
+    def compare(done: Done) -> str | None:
+        found = (folder / "predictions.csv").read_text()
+        return None if found == expected else f"{expected}\n{found}"
+
+    return Prepared(f"{method} {words}", PREDICT, None if was_sealed else compare)
 
 
 # --- family: own data -----------------------------------------------------------------------------
@@ -974,6 +1000,7 @@ def prepare_kept(world: World, folder: Path, rng: Generator) -> Prepared:
 
 PREPARE: dict[str, Callable[[World, Path, Generator], Prepared]] = {
     "folders": prepare_folder,
+    "joined": prepare_joined,
     "data": prepare_data,
     "settings": prepare_settings,
     "kept": prepare_kept,

@@ -226,7 +226,10 @@ def _summarise(
         "preprocessing": federation.preprocessing.to_record(),
         "clients_without_test": len(federation.without_test()),
         "damaged_checkpoints": list(experiment.problems),
-        "warnings": warnings.find(_facts(settings, federation, experiment, progress)),
+        "warnings": [
+            *warnings.of_data(federation),
+            *warnings.find(_facts(settings, federation, experiment, progress)),
+        ],
         "versions": versions(),
     }
 

@@ -97,3 +97,13 @@ def test_a_dry_run_shows_the_data_and_notices_identifiers(tmp_path):
     assert done.stdout.splitlines()[-1] == (
         "Notice: column 'id' looks like an identifier: drop = [\"id\"] in [data] leaves it out"
     )
+
+
+def test_a_run_warns_of_what_was_noticed_in_the_data(tmp_path):
+    (tmp_path / "all.csv").write_text(TABLE)
+    options = '[run]\nrounds = 1\nexecutor = "serial"\n[scenario]\nsplit = [0.5, 0.0, 0.5]\n'
+    (tmp_path / "run.toml").write_text(options + '[data]\ntable = "all.csv"\nclient = "site"\n')
+    line = "Warning (data): column 'id' looks like an identifier: drop = [\"id\"]"
+    assert line in concordfl(tmp_path, "run", "run.toml").stdout
+    done = concordfl(tmp_path, "compare", "run.toml", "--algorithms", "fedavg,local")
+    assert done.stdout.count(line) == 1

@@ -119,8 +119,8 @@ def test_a_frame_of_features_names_them():
             "row 1: every row must name its client in column 'client', got nan",
         ),
         (
-            pd.DataFrame({"client": ["a"], "u": ["tall"], "y": [0]}),
-            "the data frame: x must be an array of numbers: could not convert",
+            pd.DataFrame({"client": ["a"], "u": pd.to_datetime(["2026-01-01"]), "y": [0]}),
+            "the data frame: column 'u' must be numbers or text, got 'datetime64",
         ),
     ],
 )

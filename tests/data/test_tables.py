@@ -1,14 +1,19 @@
 """Tables as people have them: categories, any order of columns, other delimiters, identifiers."""
 
+import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import concordfl as cf
 from command import concordfl
 from concordfl import DataError, Key, SettingError
 from concordfl.data import Preprocessing
 from concordfl.data.columns import MAX_CATEGORIES
+from concordfl.data.gather import gather
+from concordfl.data.memory import Memory, read_given
 from concordfl.data.own import Folder, Table, read_samples
 from concordfl.scenarios import Scenario, build_federation
 from concordfl.scenarios.partition import Natural
@@ -403,3 +408,59 @@ def test_commands_say_what_a_newcomer_has_that_the_run_does_not_know(tmp_path):
     done = concordfl(tmp_path, "adapt", "run", "--data", "new.csv")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("new.csv: column 'sex' has categories that the run does not know")
+
+
+# --- data frames ----------------------------------------------------------------------------------
+
+
+def frame_of(text):
+    return pd.read_csv(io.StringIO(text))
+
+
+def test_a_data_frame_is_encoded_as_its_table(tmp_path):
+    one = table(tmp_path, HEARTS, drop=("id",))
+    frame = frame_of(HEARTS).drop(columns="id")
+    other = Memory(given=gather(frame, "site", "y")).load(Key(0))
+    assert other.columns == one.columns
+    assert other.features == one.features
+    assert np.array_equal(other.train.x, one.train.x, equal_nan=True)
+
+
+def test_frames_by_client_agree_on_categories_in_any_order(tmp_path):
+    frame = frame_of(HEARTS).drop(columns="id")
+    clients = {
+        name: (part.drop(columns=["site", "y"]), part["y"]) for name, part in frame.groupby("site")
+    }
+    clients["b"] = (clients["b"][0][["pain", "sex", "age"]], clients["b"][1])
+    data = Memory(given=gather(clients)).load(Key(0))
+    expected = table(tmp_path, HEARTS, drop=("id",))
+    assert data.features == expected.features
+    assert np.array_equal(data.train.x, expected.train.x, equal_nan=True)
+
+
+def test_identifiers_in_a_data_frame_are_noticed():
+    assert "column 'id' looks like an identifier" in gather(frame_of(HEARTS), "site").notices[0]
+
+
+def test_examples_with_categories_are_read_back_from_a_runs_folder(tmp_path):
+    given = gather(frame_of(HEARTS), "site")
+    (tmp_path / "examples.npz").write_bytes(given.to_bytes())
+    again = read_given(tmp_path / "examples.npz")
+    assert again.columns == given.columns
+    assert again.digest() == given.digest()
+
+
+def test_a_run_on_a_data_frame_predicts_for_frames_with_text(caplog):
+    lines = [f"{'ab'[i % 2]},{i % 5},{'mf'[i // 2 % 2]},{i // 2 % 2}" for i in range(60)]
+    frame = frame_of("\n".join(["site,x,sex,y", *lines]))
+    result = cf.run(clients=frame, client="site", rounds=20, lr=0.5, run={"executor": "serial"})
+    assert result.summary["preprocessing"]["features"] == ["x", "sex=f", "sex=m"]
+    new = pd.DataFrame({"sex": ["m", "f", "m"], "x": [1, 2, 3]})
+    assert result.predict(new).tolist() == [0, 1, 0]
+    assert caplog.messages == []
+    result.predict(new.assign(sex=["m", "f", "?!"]))
+    assert caplog.messages == [
+        "X: column 'sex' has categories that the run does not know and counts as missing: ?!"
+    ]
+    with pytest.raises(DataError, match="column 'x' must be a number or missing, got 'many'"):
+        result.predict(new.assign(x=["1", "2", "many"]))

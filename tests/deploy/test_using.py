@@ -177,6 +177,34 @@ def test_a_run_from_memory_is_saved_with_its_examples(tmp_path):
         result.save(tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedem", "ditto", "fedavg-ft"])
+def test_a_runs_data_are_needed_only_to_prepare_a_model_from_them(name, tmp_path):
+    (tmp_path / "clinics").mkdir()
+    for number, client in enumerate("ab"):
+        patients(number).to_csv(tmp_path / f"clinics/{client}.csv", index=False)
+    result = cf.run(
+        data={"folder": str(tmp_path / "clinics"), "label": "state"},
+        run={"rounds": 1, "executor": "serial"},
+        algorithm=name,
+        out=tmp_path / "run",
+    )
+    expected = result.predict_proba(patients(9), client="a")
+    (tmp_path / "clinics").rename(tmp_path / "elsewhere")
+    alone = cf.load(tmp_path / "run")
+    if name == "fedavg-ft":
+        with pytest.raises(cf.DataError, match=r"data.folder must be a folder, got"):
+            alone.predict(patients(9), client="a")
+    else:
+        assert np.array_equal(alone.predict_proba(patients(9), client="a"), expected)
+
+
+def test_a_clients_model_is_prepared_once(result, monkeypatch):
+    frame = patients(9)
+    expected = result.predict_proba(frame, client="b")
+    monkeypatch.setattr(Predictor, "prepare", None)
+    assert np.array_equal(result.predict_proba(frame, client="b"), expected)
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -195,6 +195,12 @@ def test_warnings_of_several_seeds_and_methods_are_one_line():
     ]
 
 
+def test_what_was_noticed_in_the_data_is_said_once_for_all_methods():
+    noticed = [{"kind": "data", "text": text} for text in ("column 'id' ...", "column '' ...")]
+    runs = {name: [run(LOW, warnings=noticed)] * 2 for name in ("fedavg", "local")}
+    assert texts(runs, "data") == ["column 'id' ...", "column '' ..."]
+
+
 def test_the_name_of_a_method_is_said_once():
     counted = {"kind": "rounds", "text": "fesem plays 7 rounds in stages"}
     runs = {"fesem": [run(LOW, warnings=[counted])]}

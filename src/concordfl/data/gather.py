@@ -10,7 +10,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 from ..core import DataError
+from .columns import feature_names
 from .files import reading
+from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
 from .memory import Given
 from .own import Samples, _check_inputs, _check_labels, _require_text
@@ -33,10 +35,14 @@ def gather(clients: object, client: str | None = None, label: str | None = None)
     named = {_client_name(name): given for name, given in clients.items()}
     if len(named) < len(clients):
         raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
-    return Given(tuple(_samples(name, named[name]) for name in sorted(named)))
+    pairs = {name: _pair(name, named[name]) for name in sorted(named)}
+    if all(is_frame(x) for x, _ in pairs.values()):
+        return _of_frames(pairs)
+    return Given(tuple(_samples(name, *pair) for name, pair in pairs.items()))
 
 
-def _samples(client: str, given: object) -> Samples:
+def _pair(client: str, given: object) -> tuple[Any, Any]:
+    """The examples and labels of a client."""
     where = f"client {quote(client)}"
     if isinstance(given, TorchDataset):
         given = _of_torch(given, where)
@@ -45,7 +51,11 @@ def _samples(client: str, given: object) -> Samples:
             f"{where}: examples must be a pair (x, y) or a torch Dataset, got "
             f"{type(given).__name__}"
         )
-    x, y = given
+    return given[0], given[1]
+
+
+def _samples(client: str, x: Any, y: Any) -> Samples:
+    where = f"client {quote(client)}"
     features = tuple(str(name) for name in x.columns) if is_frame(x) else ()
     inputs = _check_inputs(to_array(x, where), where)
     if not len(inputs):
@@ -63,8 +73,24 @@ def _client_name(name: object) -> str:
 # --- data frames, which need not be pandas' -------------------------------------------------------
 
 
-def is_frame(given: object) -> bool:
-    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+def _of_frames(pairs: Mapping[str, tuple[Any, Any]]) -> Given:
+    """Clients that have a frame of features each."""
+    for client, (frame, _) in pairs.items():
+        if not len(frame):
+            raise DataError(f"client {quote(client)} must have at least one example, got none")
+    encoded = encode_frames({f"client {quote(name)}": frame for name, (frame, _) in pairs.items()})
+    features = feature_names(encoded.columns)
+    parts = [
+        Samples(client, x, to_labels(y, len(x), f"client {quote(client)}"), features)
+        for (client, (_, y)), x in zip(pairs.items(), encoded.x, strict=True)
+    ]
+    return _given(parts, encoded)
+
+
+def _given(parts: Iterable[Samples], encoded: EncodedFrames) -> Given:
+    has_categories = any(column.categories is not None for column in encoded.columns)
+    columns = encoded.columns if has_categories else ()
+    return Given(tuple(parts), columns, encoded.notices)
 
 
 def _of_frame(frame: Any, client: str, label: str) -> Given:
@@ -86,16 +112,14 @@ def _of_frame(frame: Any, client: str, label: str) -> Given:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(frame[client].to_numpy().tolist()):
         rows.setdefault(_owner(name, row, client), []).append(row)
-    x = to_array(frame[features], "the data frame")
-    inputs = _check_inputs(x, "the data frame")
+    encoded = encode_frames({"the data frame": frame[features]})
+    inputs, names = encoded.x[0], feature_names(encoded.columns)
     labels = to_labels(frame[label], len(inputs), "the data frame")
-    names = tuple(str(name) for name in features)
-    return Given(
-        tuple(
-            Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
-            for owner in sorted(rows)
-        )
-    )
+    parts = [
+        Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
+        for owner in sorted(rows)
+    ]
+    return _given(parts, encoded)
 
 
 def _owner(name: object, row: int, column: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import InstanceOf
 
 from ..core import DataError, Key, SettingError
+from .columns import Column, columns_from_record, feature_names, to_record
 from .dataset import Dataset, Source
 from .files import reading
 from .labels import Labels
@@ -31,10 +32,12 @@ class Given:
     """What was given in Python, by client in the order of their names."""
 
     parts: tuple[Samples, ...]
+    columns: tuple[Column, ...] = ()  # of data frames, where some are categories
+    notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
 
     def digest(self) -> str:
         """sha256 of all of it."""
-        total = hashlib.sha256(json.dumps(_header(self.parts)).encode())
+        total = hashlib.sha256(json.dumps(self._header()).encode())
         for array in _arrays(self.parts):
             total.update(f"{array.dtype.str} {array.shape}\n".encode())
             total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -42,11 +45,23 @@ class Given:
 
     def to_bytes(self) -> bytes:
         """As an .npz file that `read_given` reads back."""
-        header = np.frombuffer(json.dumps(_header(self.parts)).encode(), np.uint8)
+        header = np.frombuffer(json.dumps(self._header()).encode(), np.uint8)
         x, y = _arrays(self.parts)
         file = io.BytesIO()
         np.savez(file, header=header, x=x, y=y)
         return file.getvalue()
+
+    def _header(self) -> dict[str, Any]:
+        labels = _labels(self.parts)
+        columns = {"columns": [to_record(column) for column in self.columns]}
+        return {
+            "format": FORMAT,
+            "clients": [(part.client, len(part.x)) for part in self.parts],
+            "classes": labels.names,
+            "features": self.parts[0].features,
+            **({"targets": labels.columns} if labels.columns else {}),
+            **(columns if self.columns else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,8 @@ class Memory(Source):
         return self._examples().digest()
 
     def read(self, key: Key) -> Dataset:
-        return _join(self._examples().parts)
+        given = self._examples()
+        return _join(given.parts)._replace(columns=given.columns, notices=given.notices)
 
     def _examples(self) -> Given:
         if self.given is not None:
@@ -98,6 +114,9 @@ def read_given(path: Path) -> Given:
             raise ValueError("its arrays must be as its header says, got others")
         if len(y) and not (y.min() >= 0 and y.max() < len(names)):
             raise ValueError("its labels must be among its classes, got others")
+        columns = columns_from_record(facts.get("columns", []))
+        if columns and feature_names(columns) != tuple(features):
+            raise ValueError("its columns must be its features, got others")
     ends = np.cumsum(sizes)[:-1]
     return Given(
         tuple(
@@ -105,7 +124,8 @@ def read_given(path: Path) -> Given:
             for (client, _), part, index in zip(
                 clients, np.split(x, ends), np.split(y, ends), strict=True
             )
-        )
+        ),
+        columns,
     )
 
 
@@ -113,17 +133,6 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"names must be text, got {printable(value)}")
     return value
-
-
-def _header(parts: Sequence[Samples]) -> dict[str, Any]:
-    labels = _labels(parts)
-    return {
-        "format": FORMAT,
-        "clients": [(part.client, len(part.x)) for part in parts],
-        "classes": labels.names,
-        "features": parts[0].features,
-        **({"targets": labels.columns} if labels.columns else {}),
-    }
 
 
 def _arrays(parts: Sequence[Samples]) -> tuple[np.ndarray, np.ndarray]:

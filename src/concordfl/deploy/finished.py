@@ -3,6 +3,7 @@ run to predictions; nothing of the run is changed.
 """
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from ..core import (
     Model,
     Objective,
     Predictor,
+    Scale,
     SettingError,
     Tree,
     tree,
@@ -46,6 +48,23 @@ from .kept import InFolder, Kept, Newcomer
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
 MAX_OUTPUTS = 10**6
+MAX_PREPARED = 16  # clients whose predictors are remembered
+
+
+class ExamplesWhenNeeded(Examples):
+    """A client's training examples, read when somebody looks at them: where a client predicts with
+    what it has kept, the run's data need not be there.
+    """
+
+    def __init__(self, read: Callable[[], Examples], scale: Scale | None) -> None:
+        self._read, self._memo, self.scale = read, {}, scale
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("x", "y"):
+            raise AttributeError(name)
+        found = self._read()
+        self.x, self.y = found.x, found.y
+        return getattr(self, name)
 
 
 @dataclass(frozen=True)
@@ -193,8 +212,20 @@ class FinishedRun:
                 f"client must be of the run, or have adapted to it, got {quote(id)}: known are "
                 f"{listing(everybody)}"
             )
-        train = self.federation().splits(id, self.summary["training_rounds"]).train
-        return self.predictor(id, train, new=id in self.kept.held_out)
+        if id not in self._prepared:
+            while len(self._prepared) >= MAX_PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            train = ExamplesWhenNeeded(lambda: self._train(id), self.preprocessing.scale)
+            self._prepared[id] = self.predictor(id, train, new=id in self.kept.held_out)
+        return self._prepared[id]
+
+    @cached_property
+    def _prepared(self) -> dict[ClientId, Predictor]:
+        """Of clients of the run, which may have taken long: nothing that they depend on changes."""
+        return {}
+
+    def _train(self, id: ClientId) -> Examples:
+        return self.federation().splits(id, self.summary["training_rounds"]).train
 
     def joined(self, id: ClientId, newcomer: Newcomer) -> Predictor:
         """What a client that joined later predicts with; its examples are no longer needed."""

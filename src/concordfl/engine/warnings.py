@@ -19,6 +19,7 @@ from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
 from .experiment import Experiment
 
+DATA = "data"  # the kind of what was noticed in the data
 MIN_EVALUATIONS = 3  # to see a trend
 MIN_GAIN = 0.01  # of a share, or of the figure itself: what counts as a clear gain
 ONE_GROUP = 0.9  # of the clients on one model count as all
@@ -49,6 +50,11 @@ class Facts(NamedTuple):
     @property
     def records(self) -> list[dict[str, Any]]:
         return self.experiment.records
+
+
+def of_data(federation: Federation) -> list[Warning]:
+    """What was noticed when the data were read."""
+    return [Warning(kind=DATA, text=text) for text in federation.notices]
 
 
 def find(facts: Facts) -> list[Warning]:

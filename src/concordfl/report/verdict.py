@@ -23,6 +23,7 @@ SIGNIFICANT = 0.05
 MIN_CLIENTS = 6  # with fewer differences no rank test gets below 0.05
 CLEARLY_ABOVE = 0.005  # a ceiling that is so much lower is none
 ALONE, POOLED = "local", "centralized"
+DATA = "data"  # the kind of warnings that are about the data, not about a method
 # Warnings that several methods have alike are said once, in these words.
 SAID_ONCE = {
     "still-improving": "still improving at the last round: more rounds may change the order",
@@ -231,7 +232,15 @@ def warnings(runs: Runs) -> list[dict[str, str]]:
     of_all = [] if criterion is None else [
         *_spread(runs, criterion), *_ceiling(runs, criterion), *_same_figures(runs)
     ]  # fmt: skip
-    return [{"kind": kind, "text": text} for kind, text in (*of_all, *_of_runs(runs))]
+    found = (*_of_data(runs), *of_all, *_of_runs(runs))
+    return [{"kind": kind, "text": text} for kind, text in found]
+
+
+def _of_data(runs: Runs) -> Iterator[tuple[str, str]]:
+    """What was noticed in the data, which are the same for all methods and seeds."""
+    of_runs = (each for run in _all(runs) for each in run.get("warnings") or [])
+    texts = [each["text"] for each in of_runs if each["kind"] == DATA]
+    yield from ((DATA, text) for text in dict.fromkeys(texts))
 
 
 def _spread(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
@@ -298,7 +307,8 @@ def _of_runs(runs: Runs) -> Iterator[tuple[str, str]]:
         texts: dict[str, list[str]] = {}
         for run in figures:
             for each in run.get("warnings") or []:
-                texts.setdefault(each["kind"], []).append(each["text"])
+                if each["kind"] != DATA:
+                    texts.setdefault(each["kind"], []).append(each["text"])
         for kind, found in texts.items():
             if kind in SAID_ONCE:
                 several.setdefault(kind, []).append(row)
