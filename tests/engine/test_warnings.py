@@ -2,6 +2,7 @@
 run.
 """
 
+import numpy as np
 import pytest
 import torch
 
@@ -132,6 +133,22 @@ def test_the_guess_is_the_most_frequent_class():
     ] == pytest.approx(expected)
 
 
+def numbers(slope):
+    """Runs on numbers y = slope · x + noise."""
+    rng = np.random.default_rng(0)
+    clients = {}
+    for name in "abc":
+        x = rng.normal(size=(60, 2))
+        clients[name] = (x, slope * x[:, 0] + rng.normal(size=60))
+    result = run(clients=clients, rounds=6, run={"evaluate_every": 1, "executor": "serial"})
+    return {each["kind"]: each["text"] for each in result.summary["warnings"]}
+
+
+def test_numbers_that_cannot_be_predicted_are_at_chance():
+    assert numbers(slope=0.0)["at-chance"].startswith("RMSE is ")
+    assert "at-chance" not in numbers(slope=3.0)
+
+
 # --- methods that are another one -----------------------------------------------------------------
 
 
@@ -214,9 +231,9 @@ def test_a_federation_of_one_client_is_none():
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def on_models(sizes, truth=None, method="fedconceptem"):
+def on_models(sizes, truth=None, method=ALGORITHMS["fedconceptem"]()):  # noqa: B008 - it is frozen
     """Warnings of a run whose clients are on models in these numbers."""
-    given = facts(ALGORITHMS[method]())
+    given = facts(method)
     groups = [k for k, size in enumerate(sizes) for _ in range(size)]
     rows = {str(place): {"group": group} for place, group in enumerate(groups)}
     truth = {} if truth is None else dict(zip(rows, truth, strict=True))
@@ -233,9 +250,14 @@ def test_nearly_all_clients_on_one_model_is_said():
     assert "one-group" in on_models([36], truth=[0] * 18 + [1] * 18)
 
 
+def test_clusters_that_were_split_off_may_hold_next_to_nobody():
+    split = on_models([34, 2], method=toys.all_methods()["cfl"])
+    assert split["one-group"].startswith("34 of 36 clients are on one model of ")
+
+
 def test_groups_that_were_found_are_no_warning():
     assert "one-group" not in on_models([30, 6])
-    assert "one-group" not in on_models([36], method="fedavg")
+    assert "one-group" not in on_models([36], method=FedAvg())
 
 
 def test_one_group_is_no_warning_where_there_is_one():

@@ -1,7 +1,7 @@
 """What would mislead a reader of a run's figures: a sentence each, found once when the run ends.
 
 docs/warnings.md says of each kind what it means and what to do. What only a comparison shows is
-found in study/verdict.py.
+found in report/verdict.py.
 """
 
 import math
@@ -171,7 +171,9 @@ def _one_client(facts: Facts) -> Findings:
 
 
 def _one_group(facts: Facts) -> Findings:
-    asked = getattr(facts.algorithm, "num_models", 1)
+    # CFL is asked for none, and says how many there are.
+    described = facts.algorithm.describe(facts.progress.server)
+    asked = getattr(facts.algorithm, "num_models", described.get("clusters", 1))
     members = Counter(str(row["group"]) for row in facts.rows.values() if "group" in row)
     total = sum(members.values())
     if asked == 1 or total < 2:

@@ -178,23 +178,45 @@ def gain(runs: Runs, row: str, criterion: str) -> Gain | None:
 # --- in words -------------------------------------------------------------------------------------
 
 
-def verdict(runs: Runs) -> str | None:
-    """One sentence for somebody who reads nothing else, and one about who loses."""
+class Lead(NamedTuple):
+    """The best row, the next one, and the difference."""
+
+    first: str
+    second: str
+    found: Difference
+    criterion: str
+
+
+def lead(runs: Runs) -> Lead | None:
+    """None where there is nothing to compare."""
     criterion = criterion_of(runs)
     rows = [] if criterion is None else ranking(runs, criterion)
     if criterion is None or len(rows) < 2:
         return None
-    best, second = rows[:2]
-    found = difference(runs[best], runs[second], criterion)
-    lead = f"{amount(found.mean, criterion)} better than {second}"
+    found = difference(runs[rows[0]], runs[rows[1]], criterion)
+    return Lead(rows[0], rows[1], found, criterion)
+
+
+def best(runs: Runs) -> str | None:
+    """The row that is best for participants by more than chance, if there is one."""
+    ahead = lead(runs)
+    return ahead.first if ahead is not None and ahead.found.is_significant else None
+
+
+def verdict(runs: Runs) -> str | None:
+    """One sentence for somebody who reads nothing else, and one about who loses."""
+    ahead = lead(runs)
+    if ahead is None:
+        return None
+    first, found = ahead.first, ahead.found
+    by = f"{amount(found.mean, ahead.criterion)} better than {ahead.second}"
     if found.is_significant:
-        first = f"Best for participants: {best}, {lead}, which is more than chance"
+        text = f"Best for participants: {first}, {by}, which is more than chance{_how(found)}"
     elif found.p is None:
-        first = f"Ahead for participants: {best}, {lead}; whether that is chance is not known"
+        text = f"Ahead for participants: {first}, {by}; whether that is chance is not known"
     else:
-        first = f"No method is clearly best for participants: {best} is {lead}, which may be chance"
-    how = _how(found) if found.is_significant else ""  # else a warning says it
-    return f"{first}{how}.{_losers(runs, best, criterion)}"
+        text = f"No method is clearly best for participants: {first} is {by}, which may be chance"
+    return f"{text}.{_losers(runs, first, ahead.criterion)}"
 
 
 def _how(found: Difference) -> str:
@@ -230,7 +252,7 @@ def warnings(runs: Runs) -> list[dict[str, str]]:
     """Of the comparison as a whole, and then of its runs, with the method's name."""
     criterion = criterion_of(runs)
     of_all = [] if criterion is None else [
-        *_spread(runs, criterion), *_ceiling(runs, criterion), *_same_figures(runs)
+        *_spread(runs), *_ceiling(runs, criterion), *_same_figures(runs)
     ]  # fmt: skip
     found = (*_of_data(runs), *of_all, *_of_runs(runs))
     return [{"kind": kind, "text": text} for kind, text in found]
@@ -243,18 +265,17 @@ def _of_data(runs: Runs) -> Iterator[tuple[str, str]]:
     yield from ((DATA, text) for text in dict.fromkeys(texts))
 
 
-def _spread(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
-    rows = ranking(runs, criterion)
-    if len(rows) < 2:
+def _spread(runs: Runs) -> Iterator[tuple[str, str]]:
+    ahead = lead(runs)
+    if ahead is None or ahead.found.is_significant:
         return
-    found = difference(runs[rows[0]], runs[rows[1]], criterion)
-    if not found.is_significant:
-        why = "too little is known to tell" if found.p is None else f"{_how(found)[2:-1]}"
-        yield (
-            "spread",
-            f"{rows[0]} and {rows[1]} differ by no more than chance would make: "
-            f"{amount(found.mean, criterion)}, {why}",
-        )
+    size = amount(ahead.found.mean, ahead.criterion)
+    pair = f"{ahead.first} and {ahead.second}"
+    if ahead.found.p is None:
+        yield "spread", f"whether {pair} differ by more than chance is not known: {size}"
+    else:
+        how = _how(ahead.found)
+        yield "spread", f"{pair} differ by no more than chance would make: {size}{how}"
 
 
 def _ceiling(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
@@ -271,8 +292,9 @@ def _ceiling(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
     if above > CLEARLY_ABOVE * unit:
         yield (
             "ceiling",
-            f"{pooled[0]} is {amount(above, criterion)} below {others[0]} and no ceiling here: one "
-            "model for all cannot serve clients that differ, or it needs other training settings",
+            f"{pooled[0]} is {amount(above, criterion)} worse than {others[0]} and no ceiling "
+            "here: one model for all cannot serve clients that differ, or it needs other training "
+            "settings",
         )
 
 
