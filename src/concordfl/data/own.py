@@ -133,6 +133,7 @@ class OwnData(Source):
         data = _dataset(tables.x, tables.labels, owners, feature_names(tables.columns))
         cells = tables.cells
         return data._replace(
+            targets=columns_of(self.label),
             columns=tables.columns,
             ignored=tuple(column for name, column in self._named_columns() if name != "label"),
             groups=groups_of(owners, cells[self.group], self.group, where) if self.group else {},

@@ -11,10 +11,12 @@ from typing import Any
 
 from rich.table import Table
 
-from .. import runner
+from .. import assemble, runner
 from ..config import Config, algorithm_name, own_code, read_table
-from ..core import SettingError
+from ..core import ANY_KIND, SettingError
 from ..core.settings import nearest, received
+from ..data.memory import Memory
+from ..data.own import OwnData
 from ..engine.experiment import ignore
 from ..engine.records import RunFolder
 from ..report import curves, export_table, html, tables, text, verdict
@@ -135,6 +137,7 @@ def compare(
         for key, settings in cells.items()
         if table is not None and _can_be_kept(settings)
     }
+    _require_support(cells)
     figures: dict[str, list[Figures]] = {}
     lines: list[Line] = []
     results: dict[tuple[str, int], Result] = {}
@@ -226,6 +229,19 @@ def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher
 def _can_be_kept(settings: Config) -> bool:
     """Not with a method that is not ours: it may have changed, and the hash would not tell."""
     return "algorithm.name" not in settings.own_code()
+
+
+def _require_support(cells: Cells) -> None:
+    """Refuse a method for what it cannot learn before others have been run. Only a user's own data
+    must be read for it: known data sets are of classes.
+    """
+    seen = set()
+    for settings in cells.values():
+        task = (settings.data, settings.objective, type(settings.algorithm))
+        own = isinstance(settings.data, (OwnData, Memory))
+        if own and settings.algorithm.supports != ANY_KIND and task not in seen:
+            assemble.load_data(settings)
+            seen.add(task)
 
 
 def _method(settings: Config) -> str:
