@@ -32,7 +32,7 @@ def gather(clients: object, client: str | None = None, label: str | None = None)
         )
     if not clients:
         raise DataError("clients must be at least one, got none")
-    named = {_client_name(name): given for name, given in clients.items()}
+    named = {client_name(name): given for name, given in clients.items()}
     if len(named) < len(clients):
         raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
     pairs = {name: _pair(name, named[name]) for name in sorted(named)}
@@ -63,7 +63,7 @@ def _samples(client: str, x: Any, y: Any) -> Samples:
     return Samples(client, inputs, to_labels(y, len(inputs), where), features)
 
 
-def _client_name(name: object) -> str:
+def client_name(name: object) -> str:
     """Clients may be called by words or by whole numbers."""
     if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
         raise DataError(f"a client's name must be text or a whole number, got {quote(repr(name))}")
@@ -129,7 +129,7 @@ def _owner(name: object, row: int, column: str) -> str:
         raise DataError(
             f"row {row}: every row must name its client in column {quote(column)}, got {name}"
         )
-    return _client_name(name)
+    return client_name(name)
 
 
 # --- torch's data sets ----------------------------------------------------------------------------
