@@ -41,7 +41,6 @@ from .samples import (
 from .text import listing, printable, quote
 
 TABLE_ENDINGS = (".npz", ".csv")
-OWN_FILES = ("folder", "table")  # the settings that say where own data are
 
 Pixels = Annotated[int, Ge(1), Le(10_000)]
 
@@ -123,6 +122,7 @@ class OwnData(Source):
         data = make_dataset(tables.x, tables.labels, owners, feature_names(tables.columns))
         cells = tables.cells
         return data._replace(
+            targets=columns_of(self.label),
             columns=tables.columns,
             ignored=tuple(column for name, column in self._named_columns() if name != "label"),
             groups=groups_of(owners, cells[self.group], self.group, where) if self.group else {},
