@@ -365,6 +365,21 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
     return changed
 
 
+def without_own(table: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """`table` where [algorithm] has no values of its own for the settings in `paths`, which are
+    given for the run.
+    """
+    changed: dict[str, Any] = _copy(table)
+    for path in paths:
+        section, *keys = split_path(path)
+        method = changed.get("algorithm")
+        own = method.get(section) if isinstance(method, dict) else None
+        if section in OWN_SECTIONS and isinstance(own, dict):
+            for key in keys[:1] or list(own):
+                own.pop(key, None)
+    return changed
+
+
 def _assign(table: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     keys, value = split_path(path), parse_value(text.strip())

@@ -62,6 +62,8 @@ def load_config(
         table.pop("data", None)
     elif client is not None or label is not None:
         raise SettingError("client and label must be columns of `clients`, got no clients")
+    paths = [f"{name}.{key}" for name, section in sections.items() for key in section]
+    table = configuration.without_own(table, paths)
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
     return Config.from_table(table, **objects)
