@@ -353,6 +353,7 @@ def test_tuning_that_a_method_does_not_do_is_said():
     }
     nobody = found(FedAvg(), plan, data=toys.image_federation(), network="linear")["no-effect"]
     assert nobody.endswith("no clients are held out")
+    assert "no-effect" not in found(FedAvg(), plan)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
