@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 
 from .. import runner
 from ..report import tables
@@ -40,7 +40,7 @@ def show_run(
     )
 
 
-def show_parts(parts: Iterable[Table | str]) -> None:
+def show_parts(parts: Iterable[RenderableType]) -> None:
     """Print tables, and text in lines that are not broken."""
     for part in parts:
         if isinstance(part, str):
