@@ -157,6 +157,14 @@ def test_a_method_may_bring_its_own_training():
     assert Config.from_table(config.to_table()) == config
 
 
+def test_what_is_given_for_a_run_goes_before_the_methods_own():
+    table = {"algorithm": {"name": "fedprox", "training": {"lr": 0.2, "epochs": 3}}}
+    for given in (load_config(table, lr=0.5), load_config(table, training={"lr": 0.5})):
+        assert (given.training.lr, given.training.epochs) == (0.5, 3)
+    assert load_config(table).training.lr == 0.2
+    assert table["algorithm"]["training"] == {"lr": 0.2, "epochs": 3}
+
+
 @pytest.mark.parametrize(
     ("training", "message"),
     [

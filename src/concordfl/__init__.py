@@ -8,6 +8,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from . import algorithms
+    from .comparison import compare
     from .core import (
         ANY_KIND,
         About,
@@ -41,9 +42,10 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
-    from .estimator import FederatedClassifier
+    from .estimator import FederatedClassifier, FederatedRegressor
     from .result import Result, load
     from .runner import resume, run
+    from .study.compare import Comparison
 
 __all__ = [
     "ANY_KIND",
@@ -57,11 +59,13 @@ __all__ = [
     "Client",
     "ClientStepError",
     "Cohort",
+    "Comparison",
     "ConcordError",
     "DataError",
     "Event",
     "Examples",
     "FederatedClassifier",
+    "FederatedRegressor",
     "FormatError",
     "Key",
     "Mean",
@@ -80,6 +84,7 @@ __all__ = [
     "WorkerError",
     "algorithms",
     "client_step",
+    "compare",
     "load",
     "resume",
     "run",
@@ -89,8 +94,11 @@ __all__ = [
 
 # where public names are that are not of `core`
 _HOMES = {
+    "Comparison": "study.compare",
+    "compare": "comparison",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
+    "FederatedRegressor": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",

@@ -161,6 +161,19 @@ def test_a_run_says_that_it_stopped_early(folder):
     assert said in done.stdout.splitlines()
 
 
+def test_one_of_the_compared_methods_can_be_run(folder):
+    with open(folder / "run.toml", "a") as file:
+        file.write("[compare.ditto]\npenalty = 7.0\n[compare.ditto.training]\nlr = 0.5\n")
+    shown = concordfl(folder, "run", "run.toml", "--algorithm", "ditto", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert all(text in shown.stdout for text in ('name = "ditto"', "penalty = 7.0", "lr = 0.5"))
+    given = ("--set", "training.lr=0.25", "--dry-run")
+    shown = concordfl(folder, "run", "run.toml", "--algorithm", "ditto", *given)
+    assert "lr = 0.25" in shown.stdout
+    refused = concordfl(folder, "run", "run.toml", "--algorithm", "dito")
+    assert refused.stderr.startswith("concordfl: --algorithm must be a known name, got 'dito'")
+
+
 def test_the_version_is_told(folder):
     done = concordfl(folder, "--version")
     assert (done.returncode, done.stdout) == (0, f"concordfl {version('concordfl')}\n")

@@ -168,6 +168,21 @@ def test_a_method_may_have_training_settings_of_its_own():
     assert [found[method, 0].aggregation.server_lr for method in ("fedavg", "ditto")] == [0.5, 1.0]
 
 
+def test_a_setting_that_all_methods_have_for_themselves_is_refused():
+    """It would be ignored."""
+    changed = assign(OWN, ["training.lr=0.9"], ["fedprox", "fedavg"])
+    assert cell(changed, "fedavg").training.lr == 0.9
+    assert cell(changed, "fedprox").training.lr == 0.2
+    with pytest.raises(SettingError, match=r"--set must change one of the methods fedprox, ditto"):
+        assign(OWN, ["training.lr=0.9"], ["fedprox", "ditto"])
+
+
+@pytest.mark.parametrize("wrong", [{"algorithm": 3}, {"compare": 3}, {"compare": {"ditto": 3}}])
+def test_a_wrong_section_is_refused_whatever_is_set(wrong):
+    with pytest.raises(SettingError, match="must be a table, got 3"):
+        cells(assign({**TABLE, **wrong}, ["training.lr=0.9"], ["ditto"]), ["ditto"], [0])
+
+
 def test_own_settings_are_the_same_configuration_as_shared_ones():
     shared = {**TABLE, "training": {"lr": 0.3, "epochs": 2, "schedule": {"kind": "step"}}}
     hasher = ConfigHasher()

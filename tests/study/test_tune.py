@@ -164,6 +164,17 @@ def test_half_of_the_settings_go_on_from_each_rung(tmp_path):
     assert len({one.rounds for one in tuning.methods.values()}) == 1
 
 
+def test_runs_that_stop_early_are_judged_by_their_last_evaluation(tmp_path):
+    table = {**TABLE, "run": {**TABLE["run"], "rounds": 40, "patience": 1}}
+    tuning = tune(table, ["fedavg"], {"training.lr": [1e-6, 0.1]}, out=tmp_path, rungs=1)
+    (one,) = tuning.methods.values()
+    summaries = [json.loads(file.read_text()) for file in tmp_path.rglob("summary.json")]
+    assert all(summary["stopped_early"] for summary in summaries)
+    assert sorted(trial.rounds for trial in one.trials) == sorted(
+        summary["rounds"] for summary in summaries
+    )
+
+
 def test_with_one_rung_all_settings_are_played_to_the_end(tmp_path):
     tuning = tune(TABLE, ["fedavg"], {"training.lr": [1e-6, 0.1]}, out=tmp_path, rungs=1)
     assert tuning.rungs == (4,)

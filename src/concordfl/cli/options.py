@@ -83,12 +83,13 @@ def assignments(
 
 def known_names(algorithms: str) -> list[str]:
     """The methods that `--algorithms` names."""
-    names = [name.strip() for name in algorithms.split(",")]
-    for name in names:
-        if names_own_code(name):
-            check_name(name, "--algorithms")
-        elif name not in ALGORITHMS:
-            raise SettingError(
-                f"--algorithms must be known names, got {name!r}{nearest(name, ALGORITHMS)}"
-            )
-    return names
+    return [known_name(name.strip(), "--algorithms") for name in algorithms.split(",")]
+
+
+def known_name(name: str, option: str) -> str:
+    if names_own_code(name):
+        check_name(name, option)
+    elif name not in ALGORITHMS:
+        rule = "known names" if option.endswith("s") else "a known name"
+        raise SettingError(f"{option} must be {rule}, got {name!r}{nearest(name, ALGORITHMS)}")
+    return name

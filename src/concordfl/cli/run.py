@@ -1,7 +1,7 @@
 """`concordfl run`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,7 @@ from .. import runner
 from ..core import SettingError
 from ..core.settings import received
 from ..study import compare as comparison
+from ..study.cells import method_table
 from .options import (
     DeviceOption,
     ExecutorOption,
@@ -18,14 +19,21 @@ from .options import (
     SeedOption,
     SetOption,
     assignments,
+    known_name,
 )
 from .preview import preview
-from .results import show_run
-from .terminal import say, show
+from .results import show_parts, show_run
 
 
 def run(
     file: RunFile,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="Another method than [algorithm] names, with its settings in [compare.NAME].",
+            show_default=False,
+        ),
+    ] = None,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     seed: SeedOption = None,
@@ -38,21 +46,31 @@ def run(
     """Run one method as a run file says."""
     _refuse_compared(set)
     given = assignments(set, seed=seed, executor=executor, device=device)
-    table = configuration.override(configuration.read_table(file), given)
-    settings = configuration.Config.from_table(table)
+    settings = _settings(configuration.read_table(file), given, algorithm)
     if dry_run:
         _show_preview(settings)
         return
-    algorithm = configuration.algorithm_name(settings.algorithm)
+    name = configuration.algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
-        Path("runs") / f"{file.stem}-{algorithm}-seed{settings.run.seed}"
+        Path("runs") / f"{file.stem}-{name}-seed{settings.run.seed}"
     )
     show_run(
         folder,
         lambda observe: runner.run(settings, out=folder, on_round=observe),
-        title=algorithm,
+        title=name,
         trust=bool(settings.own_code()),
     )
+
+
+def _settings(
+    table: dict[str, Any], given: list[str], algorithm: str | None
+) -> configuration.Config:
+    """The run, with what options give for it; they go before settings of the method's own."""
+    if algorithm is not None:
+        table = method_table(table, known_name(algorithm, "--algorithm"))
+    paths = [assignment.partition("=")[0] for assignment in given]
+    table = configuration.override(configuration.without_own(table, paths), given)
+    return configuration.Config.from_table(table)
 
 
 def _refuse_compared(assignments: list[str]) -> None:
@@ -65,8 +83,4 @@ def _refuse_compared(assignments: list[str]) -> None:
 
 
 def _show_preview(settings: configuration.Config) -> None:
-    for part in preview(settings):
-        if isinstance(part, str):
-            say(*part.splitlines())
-        else:
-            show(part)
+    show_parts(preview(settings))

@@ -54,35 +54,46 @@ LATER_SETTINGS: Mapping[str, Any] = {
 }
 
 
-def cells(table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> Cells:
+def cells(
+    table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], **objects: Any
+) -> Cells:
     """The configuration of every (method, seed).
 
     Settings of [algorithm] go to the method that the run file names; others may have theirs in
-    [compare.NAME]. Both may hold training settings of the method's own.
+    [compare.NAME]. Both may hold training settings of the method's own. `objects` given in Python
+    stand for their sections, as `Config.from_table` takes them.
     """
-    Config.from_table(table)
-    return {(method, seed): _cell(table, method, seed) for method in methods for seed in seeds}
+    Config.from_table(table, **objects)
+    return {
+        (method, seed): _cell(table, method, seed, objects) for method in methods for seed in seeds
+    }
 
 
-def _cell(table: Mapping[str, Any], method: str, seed: int) -> Config:
-    section = _section(table, method_section(table, method))
+def _cell(table: Mapping[str, Any], method: str, seed: int, objects: Mapping[str, Any]) -> Config:
     run = {**table.get("run", {}), "seed": seed}
-    own = {**table, "algorithm": {**section, "name": method}, "run": run}
+    return Config.from_table({**method_table(table, method), "run": run}, **objects)
+
+
+def method_table(table: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """The table of a run with one of a run file's methods."""
+    section = _section(table, method_section(table, method))
+    own = {**table, "algorithm": {**section, "name": method}}
     own.pop(COMPARED, None)
-    return Config.from_table(own)
+    return own
 
 
 def method_section(table: Mapping[str, Any], method: str) -> str:
     """Where a run file has the settings of a method: `algorithm` or `compare.NAME`."""
-    named = table.get("algorithm", {}).get("name", DEFAULT_ALGORITHM)
+    named = _section(table, "algorithm").get("name", DEFAULT_ALGORITHM)
     return "algorithm" if method == named else f"{COMPARED}.{method}"
 
 
 def _section(table: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    section = table
+    """A part of a table; empty where there is none, or something else that is refused later."""
+    section: Any = table
     for part in split_path(path):
-        section = section.get(part, {})
-    return section
+        section = section.get(part) if isinstance(section, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
 def assign(
@@ -96,7 +107,7 @@ def assign(
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         paths = method_paths({**table, **named}, path, methods)
-        if not paths:
+        if not paths or all(_is_hidden(table, path, method) for method in methods):
             _refuse_unused("--set", methods, assignment)
         addressed += [f"{one}{equals}{value}" for one in paths]
     return override(table, addressed)
@@ -113,12 +124,18 @@ def method_paths(table: Mapping[str, Any], path: str, methods: Sequence[str]) ->
         return [path] if keys[0] in methods else []
     if section != "algorithm" or not keys or keys[0] == "name":
         return [path]
-    algorithm = table.get("algorithm")
-    named = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    named = _section(table, "algorithm").get("name")
     if named is not None:
         return [path] if named in methods else []
     owners = [method for method in methods if has_setting(method, keys[0])]
     return [".".join([method_section(table, method), *keys]) for method in owners]
+
+
+def _is_hidden(table: Mapping[str, Any], path: str, method: str) -> bool:
+    """Whether the method has the setting for itself."""
+    section, *keys = split_path(path)
+    own = _section(table, f"{method_section(table, method)}.{section}")
+    return section in OWN_SECTIONS and bool(keys) and keys[0] in own
 
 
 def has_setting(method: str, name: str) -> bool:
@@ -130,7 +147,7 @@ def has_setting(method: str, name: str) -> bool:
 def _refuse_unused(option: str, methods: Sequence[str], setting: str) -> NoReturn:
     known = ", ".join(methods)
     raise SettingError(
-        f"{option} must change one of the methods {known}, got {received(setting)}: a method's "
+        f"{option} must change one of the methods {known}, got {received(setting)}: a method's own "
         f"settings are {COMPARED}.NAME.KEY, or algorithm.KEY of the one that [algorithm] names"
     )
 
@@ -265,7 +282,8 @@ def hashed_settings(settings: Config) -> dict[str, Any]:
     a user's own data count by their content.
     """
     table = settings.to_table()
-    table["data"].pop("relative_to", None)
+    for place in ("relative_to", "memory"):
+        table["data"].pop(place, None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 

@@ -48,7 +48,7 @@ class Trial:
     """What a candidate came to at the last rung that it took part in."""
 
     candidate: Candidate
-    rounds: int  # up to which it was played
+    rounds: int  # up to which it was played, or was to be where it failed
     figures: Mapping[str, float]  # on validation data, means over seeds; none where it failed
     failure: str | None = None
 
@@ -66,7 +66,7 @@ class MethodTuning:
     trials: tuple[Trial, ...]
     chosen: Trial
     before: Trial  # with the run file's own settings
-    differ: bool  # whether the settings made any difference to the figures of the first rung
+    differ: bool  # whether the settings made any difference to the figures
 
     @property
     def rounds(self) -> int:
@@ -201,59 +201,52 @@ class Race:
         """The best of the candidates: the better half goes on from each level to the next, and the
         run file's own settings always do.
         """
-        trials: dict[str, Trial] = {}
         running, quota = list(tried), _grid_size(tried)
+        trials: dict[str, Trial] = {}
+        differ = False
         for level in levels:
-            for candidate in running:
-                trials[candidate.name] = self._play(method, candidate, level)
-            results = [trials[candidate.name] for candidate in running]
-            if level == levels[0]:
-                differ = any(result.figures != results[0].figures for result in results)
-            ranked = _ranked(results)
-            quota = math.ceil(quota / 2)
+            results = [self._play(method, candidate, level) for candidate in running]
+            trials |= {trial.name: trial for trial in results}
+            differ = differ or any(one.figures != results[0].figures for one in results)
+            ranked, quota = _ranked(results), math.ceil(quota / 2)
             better = [candidate for candidate in ranked if candidate.in_grid][:quota]
-            own = [one for one in ranked if one.is_own and one not in better]
-            if level != levels[-1]:
-                running = [one for one in tried if one in [*better, *own]]
+            running = [one for one in tried if one in better or (one.is_own and one in ranked)]
         if not ranked:
-            first = next(trial for trial in trials.values())
+            first = next(iter(trials.values()))
             raise ClientStepError(
                 f"at least one setting of {method} must succeed, got failures with all of them, "
                 f"the first with {first.name}: {first.failure}"
             )
         chosen = trials[ranked[0].name]
-        before = next(trial for trial in trials.values() if trial.candidate.is_own)
-        metric = criterion_in(chosen.figures)
-        if metric is None:
-            raise SettingError(f"tuning needs a method with validation figures, got {method}")
-        return MethodTuning(method, metric, tuple(trials.values()), chosen, before, differ)
+        own = next(trial for trial in trials.values() if trial.candidate.is_own)
+        metric = criterion_in(chosen.figures) or ""
+        return MethodTuning(method, metric, tuple(trials.values()), chosen, own, differ)
 
     def _play(self, method: str, candidate: Candidate, level: int) -> Trial:
         """A candidate, played up to a level with every seed."""
         table = apply_settings(self.table, candidate.changes)
         settings = cells(table, [method], self.seeds)
         end = self._round_of(settings[method, self.seeds[0]], level)
-        found = []
+        records = []
         for (_, seed), one in settings.items():
             title = f"{method}, {candidate.name}, seed {seed}"
             try:
-                found.append(self._figures(one, end, title))
+                records.append(self._record_at(one, end, title))
             except ClientStepError as error:
                 return Trial(candidate, end, {}, str(error))
+        found = [record.get("validation", {}) for record in records]
         names = [name for name in METRICS if all(one.get(name) is not None for one in found)]
         means = {name: statistics.fmean(one[name] for one in found) for name in names}
-        return Trial(candidate, end, means)
+        return Trial(candidate, max(record["round"] for record in records), means)
 
-    def _figures(self, settings: Config, end: int, title: str) -> Mapping[str, float]:
-        """On validation data, after the last evaluated round up to `end`."""
+    def _record_at(self, settings: Config, end: int, title: str) -> Mapping[str, Any]:
+        """Of the last evaluated round up to `end`."""
         folder = cell_folder(self.out, settings, self.hasher(settings))
         records = _recorded(settings, folder, end)
         if not records:
             with self.display(title) as observe:
                 records = finish(settings, folder, observe, until=end).records
-        last = [record for record in records if record["round"] <= end] or records[:1]
-        figures: Mapping[str, float] = last[-1].get("validation") or {}
-        return figures
+        return ([record for record in records if record["round"] <= end] or records)[-1]
 
     def _round_of(self, settings: Config, level: int) -> int:
         """The round of a run at which as large a share of its last stage is played as `level` is
