@@ -23,7 +23,7 @@ def demo(out: Path) -> None:
     """What `make demo` ends in."""
     configs = cells(
         read_table(HERE.parent / "experiments/demo.toml"),
-        ["local", "fedavg", "fedavg-ft", "fedprox", "fedem", "fedconceptem"],
+        ["local", "fedavg", "fedavg-ft", "ifca", "fedem", "fedconceptem"],
         [0],
     )
     compared = compare(configs, out, lambda _: nullcontext(ignore))
