@@ -131,7 +131,7 @@ class Training(Settings):
     """How every client trains: the `[training]` section of a run file."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Positive = 0.03
+    lr: Positive = 0.02
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     weight_decay: NonNegative = 0.0
     batch_size: Count = 16
