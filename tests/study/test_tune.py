@@ -17,6 +17,7 @@ from concordfl.engine.experiment import ignore
 from concordfl.study import grid as grids
 from concordfl.study.cells import ConfigHasher, cells
 from concordfl.study.tune import Race, Trial, _ranked, tune
+from mutations import TYPED
 
 TABLE = {
     "run": {"rounds": 4, "evaluate_every": 1, "executor": "serial"},
@@ -273,6 +274,22 @@ def test_a_wrong_grid_is_refused_before_any_work(tmp_path, grid, message):
     with pytest.raises(SettingError, match=message):
         tune(TABLE, ["fedavg", "fedprox"], grid, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+SECTIONS = ("training", "algorithm")
+
+
+@pytest.mark.parametrize("key", ["lr", "schedule", "mu", "lr.x"])
+def test_whatever_is_typed_as_a_grid_is_tried_or_refused(key):
+    messages = []
+    for text in (f"{section}.{key}={value},0.1" for section in SECTIONS for value in TYPED):
+        try:
+            grid = grids.parse_grid([text])
+            grids.check_grid(grid)
+            messages.append(str(len(grids.candidates(TABLE, "fedprox", grid))))
+        except SettingError as error:
+            messages.append(str(error))
+    assert max(map(len, messages)) < 1000
 
 
 @pytest.mark.parametrize("text", ["training.lr", "training.lr 0.1,0.2"])
