@@ -8,7 +8,7 @@ the method's rule and tests on the other half, exactly as `Result.adapt` does.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -28,6 +28,8 @@ TEST_SHARE = 0.1
 # scikit-learn publishes no types, hence `ignore[misc]` for its classes
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What a classifier and a regressor share."""
+
+    _kind: ClassVar[str]  # of objective
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _fit(self, x: np.ndarray, y: np.ndarray, groups: Any) -> None:
         clients = {name: (x[rows], y[rows]) for name, rows in _rows_by_group(groups, x)}
         sections: dict[str, Any] = {**(self.settings or {})}
+        sections["objective"] = {"kind": self._kind, **sections.get("objective", {})}
         sections["scenario"] = {"split": _split(clients), **sections.get("scenario", {})}
         self.result_ = run(
             clients=clients,
@@ -127,6 +130,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     run, `result_`; `settings={"scenario": {"split": [0.6, 0.2, 0.2]}}` changes that. Features are
     standardised, and may be missing.
     """
+
+    _kind: ClassVar[str] = "classification"
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
         rows, labels = validate_data(self, X, y, allow_nd=True, ensure_all_finite="allow-nan")

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from ..algorithms import ALGORITHMS
+from ..core import ANY_KIND
 from ..data.datasets import DATASETS
 from ..models import MODELS
 from ..scenarios import NAMED, PARTITIONS, SHIFTS
@@ -30,10 +31,14 @@ def list_known(
 
 
 def _algorithms() -> Table:
+    classes_only = sorted(name for name, kind in ALGORITHMS.items() if kind.supports != ANY_KIND)
     table = Table(
         title=Kind.algorithms.value,
         title_justify="left",
-        caption="cost: of a round, relative to FedAvg's",
+        caption=(
+            "cost: of a round, relative to FedAvg's; for classification alone: "
+            f"{', '.join(classes_only)}, the others also for regression and several labels"
+        ),
     )
     table.add_column("name", no_wrap=True)
     for column in ("paper", "what travels", "what stays private", "cost"):

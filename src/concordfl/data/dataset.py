@@ -26,7 +26,7 @@ class Dataset(NamedTuple):
     # (Y,) the coarse label of each class, for the partition pachinko
     coarse: np.ndarray | None = None
     classes: tuple[str, ...] = ()  # names of the classes, where they have any
-    targets: tuple[str, ...] = ()  # names of the targets, where there are several
+    targets: tuple[str, ...] = ()  # names of the targets, where they have any
     features: tuple[str, ...] = ()  # names of the features, where they have any
     columns: tuple[Column, ...] = ()  # of a table: what its columns became
     ignored: tuple[str, ...] = ()  # columns of a table that are no features

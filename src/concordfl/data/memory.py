@@ -75,6 +75,7 @@ class Memory(Source):
 
     standardise: bool = True
     memory: str = ""  # the file, where the examples are not given
+    relative_to: str | None = None  # where a relative path begins: the run file's folder
     given: InstanceOf[Given] | None = field(default=None, repr=False)
 
     def to_table(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Memory(Source):
             return self.given
         if not self.memory:
             raise SettingError("data.memory must name a file where no examples are given, got none")
-        return read_given(Path(self.memory))
+        return read_given(Path(self.relative_to or "", self.memory))
 
 
 def read_given(path: Path) -> Given:

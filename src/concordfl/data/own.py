@@ -38,7 +38,6 @@ from .text import listing, printable, quote
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 TABLE_ENDINGS = (".npz", ".csv")
-OWN_FILES = ("folder", "table")  # the settings that say where own data are
 LABEL_KINDS = "biufUS"  # numpy's letters for truth values, numbers and text
 RESIZE_ADVICE = "resize = [HEIGHT, WIDTH] in [data] brings them to one size"
 IMAGES_PER_LINE = 1000  # between two lines that say how many have been read
@@ -134,6 +133,7 @@ class OwnData(Source):
         data = _dataset(tables.x, tables.labels, owners, feature_names(tables.columns))
         cells = tables.cells
         return data._replace(
+            targets=columns_of(self.label),
             columns=tables.columns,
             ignored=tuple(column for name, column in self._named_columns() if name != "label"),
             groups=groups_of(owners, cells[self.group], self.group, where) if self.group else {},

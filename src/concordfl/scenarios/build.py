@@ -193,7 +193,7 @@ def _preprocessing(data: Dataset, train: Sequence[Arrays], *, standardise: bool)
         classes=classes,
         features=data.features,
         standard=_fit_standard(data, train) if standardise else None,
-        targets=data.targets or plain.targets,
+        targets=(data.targets or plain.targets) if plain.targets else (),
         target_standard=Standard.of_targets(train) if plain.kind == "regression" else None,
         columns=data.columns if has_categories else (),
         ignored=data.ignored,
