@@ -20,7 +20,7 @@ from .columns import Column, columns_from_record, feature_names, to_record
 from .dataset import Dataset, Source
 from .files import reading
 from .labels import Labels
-from .own import Samples, _join
+from .samples import Samples, join_samples
 from .text import printable
 
 FORMAT = 1  # of the file
@@ -88,7 +88,7 @@ class Memory(Source):
 
     def read(self, key: Key) -> Dataset:
         given = self._examples()
-        return _join(given.parts)._replace(columns=given.columns, notices=given.notices)
+        return join_samples(given.parts)._replace(columns=given.columns, notices=given.notices)
 
     def _examples(self) -> Given:
         if self.given is not None:
