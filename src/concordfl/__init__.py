@@ -42,7 +42,7 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
-    from .estimator import FederatedClassifier
+    from .estimator import FederatedClassifier, FederatedRegressor
     from .result import Result, load
     from .runner import resume, run
     from .study.compare import Comparison
@@ -67,6 +67,7 @@ __all__ = [
     "Event",
     "Examples",
     "FederatedClassifier",
+    "FederatedRegressor",
     "FormatError",
     "Key",
     "Mean",
@@ -101,6 +102,7 @@ _HOMES = {
     "compare": "comparison",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
+    "FederatedRegressor": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",
