@@ -8,6 +8,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from . import algorithms
+    from .comparison import compare
     from .core import (
         ANY_KIND,
         About,
@@ -44,6 +45,7 @@ if typing.TYPE_CHECKING:
     from .estimator import FederatedClassifier
     from .result import Result, load
     from .runner import resume, run
+    from .study.compare import Comparison
 
 __all__ = [
     "ANY_KIND",
@@ -57,6 +59,7 @@ __all__ = [
     "Client",
     "ClientStepError",
     "Cohort",
+    "Comparison",
     "ConcordError",
     "DataError",
     "Event",
@@ -80,6 +83,7 @@ __all__ = [
     "WorkerError",
     "algorithms",
     "client_step",
+    "compare",
     "load",
     "resume",
     "run",
@@ -89,6 +93,8 @@ __all__ = [
 
 # where public names are that are not of `core`
 _HOMES = {
+    "Comparison": "study.compare",
+    "compare": "comparison",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
     "Result": "result",

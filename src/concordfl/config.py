@@ -21,7 +21,7 @@ from .core.own_code import find_function, name_of_object, names_own_code, refuse
 from .core.settings import check_keys, nearest, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
-from .data.own import OWN_FILES, OwnData
+from .data.own import OwnData
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
@@ -262,7 +262,7 @@ def with_relative_paths(table: Mapping[str, Any]) -> Mapping[str, Any]:
     data, place = rest.get("data"), table.get(RELATIVE_TO)
     if place is None or not isinstance(data, Mapping):
         return rest
-    if data.get("name") not in OWN_FILES and not any(key in data for key in OWN_FILES):
+    if data.get("name") not in OWN_DATA and not any(key in data for key in OWN_DATA):
         return rest
     return {**rest, "data": {RELATIVE_TO: place, **data}}
 
@@ -332,7 +332,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:  # perhaps a device, which never ends
             raise SettingError(f"{path} must have at most {MAX_FILE_BYTES:,} bytes, got more")
-        return _with_kept_examples(tomllib.loads(text.decode()), path.parent)
+        return tomllib.loads(text.decode())
     except FileNotFoundError:
         raise SettingError(f"the run file must exist, got {path}") from None
     except RecursionError:
@@ -341,15 +341,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:  # also what is not UTF-8, or not TOML
         raise SettingError(f"{path} must be a TOML file: {error}") from None
-
-
-def _with_kept_examples(table: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The file of examples that a run's folder keeps is found beside its settings."""
-    data = table.get("data")
-    file = data.get("memory") if isinstance(data, dict) else None
-    if isinstance(data, dict) and isinstance(file, str) and file:
-        return {**table, "data": {**data, "memory": str(folder / file)}}
-    return table
 
 
 def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

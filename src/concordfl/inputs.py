@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -27,8 +27,29 @@ SHORTCUTS = {
 OTHERS = ("algorithm", "client", "clients", "label", "model", "on_round", "out")
 
 
-def load_config(
-    source: Source | None = None,
+class Inputs(NamedTuple):
+    """What was given: sections as a run file has them, and objects that stand for theirs."""
+
+    table: dict[str, Any]
+    objects: dict[str, Any]
+
+    def config(self) -> Config:
+        return Config.from_table(self.table, **self.objects)
+
+
+def load_config(source: Source | None = None, **given: Any) -> Config:
+    """The configuration of what `read_inputs` takes, or a complete one as it is."""
+    if isinstance(source, Config):
+        if any(value is not None for value in given.values()):
+            raise SettingError(
+                "a Config is complete and must be given alone, got further settings beside it"
+            )
+        return source
+    return read_inputs(source, **given).config()
+
+
+def read_inputs(
+    source: str | Path | Mapping[str, Any] | None = None,
     *,
     clients: object = None,
     client: str | None = None,
@@ -36,24 +57,20 @@ def load_config(
     model: ModelLike | None = None,
     algorithm: AlgorithmLike | None = None,
     **settings: Any,
-) -> Config:
-    """From a run file, a dict of sections or a complete configuration, and what is given by name:
-    sections as dicts, single settings of SHORTCUTS, and objects.
+) -> Inputs:
+    """From a run file or a dict of sections, and what is given by name: sections as dicts, single
+    settings of SHORTCUTS, and objects.
 
     Objects stand for their sections; `data` then has the further settings of `clients`.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
-    if isinstance(source, Config):
-        _refuse_more(given, clients, model, algorithm)
-        return source
+    sections = _sections({key: value for key, value in settings.items() if value is not None})
     table = _table_of(source)
-    sections = _sections(given)
     objects: dict[str, Any] = {}
     for name, value in (("model", model), ("algorithm", algorithm)):
         if isinstance(value, (str, Mapping)):
             sections[name] = {"name": value} if isinstance(value, str) else value
         elif value is not None:
-            objects[name] = _object(name, value)
+            objects[name] = ModelChoice.of(value) if name == "model" else as_algorithm(value)
             table.pop(name, None)
     if "algorithm" in objects:
         table.pop(COMPARED, None)  # which may be about the method that is now another one
@@ -66,14 +83,7 @@ def load_config(
     table = configuration.without_own(table, paths)
     for name, section in sections.items():
         table[name] = {**table.get(name, {}), **section}
-    return Config.from_table(table, **objects)
-
-
-def _refuse_more(given: Mapping[str, Any], *objects: object) -> None:
-    if given or any(one is not None for one in objects):
-        raise SettingError(
-            "a Config is complete and must be given alone, got further settings beside it"
-        )
+    return Inputs(table, objects)
 
 
 def _table_of(source: Source | None) -> dict[str, Any]:
@@ -107,9 +117,8 @@ def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-def _object(name: str, value: object) -> Any:
-    if name == "model":
-        return ModelChoice.of(value)
+def as_algorithm(value: object) -> Algorithm:
+    """Refuse what is no method; classes are easily given instead of objects."""
     if isinstance(value, type) and issubclass(value, Algorithm):
         raise SettingError(f"algorithm must be an object, got the class {value.__name__}: call it")
     if not isinstance(value, Algorithm):

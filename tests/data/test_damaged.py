@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from concordfl import DataError, Key
-from concordfl.data.own import Folder, Table, read_samples
+from concordfl.data.own import Folder, Table
+from concordfl.data.samples import read_samples
 from concordfl.data.text import reason
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")

@@ -136,7 +136,7 @@ def test_a_newcomers_images_are_brought_to_the_runs_size(tmp_path):
 
 
 def test_many_images_are_counted_while_they_are_read(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("concordfl.data.own.IMAGES_PER_LINE", 4)
+    monkeypatch.setattr("concordfl.data.samples.IMAGES_PER_LINE", 4)
     for name in "ab":
         write_images(tmp_path / name, [(3, 3)] * 5)
     with caplog.at_level("INFO", "concordfl"):

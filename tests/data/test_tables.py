@@ -14,7 +14,8 @@ from concordfl.data import Preprocessing
 from concordfl.data.columns import MAX_CATEGORIES
 from concordfl.data.gather import gather
 from concordfl.data.memory import Memory, read_given
-from concordfl.data.own import Folder, Table, read_samples
+from concordfl.data.own import Folder, Table
+from concordfl.data.samples import read_samples
 from concordfl.scenarios import Scenario, build_federation
 from concordfl.scenarios.partition import Natural
 

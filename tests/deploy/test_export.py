@@ -108,14 +108,19 @@ def test_parameters_have_their_names_and_say_what_they_are_of(folder, tmp_path):
     assert torch.equal(fresh(x), module(x))
 
 
-def test_a_graph_says_what_it_is_of(folder):
+def test_a_graph_of_values_says_what_it_is_of(tmp_path):
     import onnx
+    import onnxruntime
 
-    cf.load(folder / "fedavg").export(folder / "model.onnx", client="a")
-    graph = onnx.load(folder / "model.onnx")
-    said = {one.key: json.loads(one.value) for one in graph.metadata_props}
-    assert said["classes"] == ["sick", "well"]
-    assert said["client"] == "a"
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2)).astype(np.float32)
+    clients = {id: (x[part::2], 50.5 + 7 * x[part::2, 0]) for part, id in enumerate("ab")}
+    result = cf.run(clients=clients, model="linear", rounds=2, run={"executor": "serial"})
+    file = result.export(tmp_path / "model.onnx", client="a")
+    said = {one.key: json.loads(one.value) for one in onnx.load(file).metadata_props}
+    assert (said["predicts"], said["client"]) == ("regression", "a")
+    (found,) = onnxruntime.InferenceSession(file).run(["predictions"], {"examples": x})
+    assert np.allclose(found, result.predict(x, client="a"), rtol=1e-5)
 
 
 def test_the_same_run_gives_the_same_file(folder, tmp_path):

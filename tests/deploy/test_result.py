@@ -129,3 +129,36 @@ def test_somebody_unknown_is_served_or_told_what_to_do(name, results):
             result.predict(x)
     else:
         assert result.predict(x).shape == (len(x),)
+
+
+REGRESSION = [name for name in CLASSIFY if "regression" in ALGORITHMS[name].supports]
+
+
+@pytest.mark.parametrize("name", REGRESSION)
+def test_values_are_predicted_in_their_own_unit(name, tmp_path):
+    """With the error that the run reported; and the module predicts the same."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).astype(np.float32)
+    y = 1000 + 50 * x[:, 0] - 20 * x[:, 1] + rng.normal(size=60)
+    clients = {id: (x[part::3], y[part::3]) for part, id in enumerate("abc")}
+    result = cf.run(
+        clients=clients,
+        data={"standardise": False},  # so that the run's examples are the raw ones
+        algorithm=name,
+        rounds=2,
+        run={"executor": "serial"},
+    )
+    result.save(tmp_path / "run")
+    loaded = cf.load(tmp_path / "run")
+    for id, reported in loaded.clients().items():
+        test = loaded.finished.federation().splits(id).test
+        truth = loaded.finished.objective.in_own_unit(test.y).numpy()
+        predicted = loaded.predict(test.x.numpy(), client=id)
+        assert 800 < predicted.mean() < 1200
+        assert np.sqrt(((predicted - truth) ** 2).mean()) == pytest.approx(reported["rmse"])
+        module = loaded.model(client=id)(test.x)
+        assert np.allclose(module, predicted, rtol=1e-5)
+    if ALGORITHMS[name].accepts_new_clients:
+        answer = loaded.adapt(x[:20], y[:20], name="new")
+        assert answer["tested_on"]["rmse"] > 0
+        assert loaded.score(x[20:], y[20:], client="new")["rmse"] < 200

@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from command import concordfl
-from concordfl import CheckpointError, FormatError, SettingError, resume, run
+from concordfl import CheckpointError, FormatError, SettingError, load, resume, run
 from concordfl.config import Config
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.newcomer import adapt
@@ -66,6 +66,8 @@ def change_summary(folder, **task):
 COMMANDS = {
     "score": ("score", "run", "--data", "digits.npz"),
     "adapt": ("adapt", "run", "--data", "digits.npz"),
+    "predict": ("predict", "run", "--data", "digits.npz"),
+    "export": ("export", "run", "-o", "model.safetensors"),
     "resume": ("resume", "run"),
 }
 
@@ -95,7 +97,7 @@ def test_nothing_is_imported(folder, section, values, monkeypatch):
     with pytest.raises(SettingError, match=REFUSAL):
         resume(folder / "run")
     with pytest.raises(SettingError, match=REFUSAL):
-        FinishedRun.open(folder / "run")
+        load(folder / "run")
     with pytest.raises(SettingError, match=REFUSAL):
         adapt(folder / "run", data)
     with pytest.raises(SettingError, match=REFUSAL):

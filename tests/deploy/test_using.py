@@ -78,7 +78,7 @@ def test_columns_of_a_frame_are_matched_by_name(result):
         result.predict(frame.drop(columns="age"))
     with pytest.raises(cf.DataError, match="got height beside them"):
         result.predict(frame.assign(height=1.0))
-    with pytest.raises(cf.DataError, match="X: column 'age' must be numbers or missing"):
+    with pytest.raises(cf.DataError, match="column 'age' must be a number or missing, got"):
         result.predict(frame.assign(age="old"))
 
 

@@ -10,7 +10,7 @@ from ..core import DataError
 from .columns import Column, agree, encode, match_columns, notices, text_columns
 from .csv_table import MISSING, MISSING_CATEGORIES, Cell, CsvTable, NumberReader
 from .labels import Labels
-from .own import _check_inputs
+from .samples import check_inputs
 from .text import listing, quote
 
 
@@ -63,7 +63,7 @@ def to_table(frame: Any, where: str, texts: Collection[str] = ()) -> CsvTable:
 def _stack(columns: Sequence[np.ndarray], count: int, where: str) -> np.ndarray:
     if not columns:
         return np.empty((count, 0), dtype=np.float32)
-    return _check_inputs(np.stack(columns, axis=1), where)
+    return check_inputs(np.stack(columns, axis=1), where)
 
 
 def _numbers(column: Any, name: str, where: str, first_texts: dict[str, Cell]) -> np.ndarray:

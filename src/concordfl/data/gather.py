@@ -15,7 +15,7 @@ from .files import reading
 from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
 from .memory import Given
-from .own import Samples, _check_inputs, _check_labels, _require_text
+from .samples import Samples, check_inputs, check_labels, require_text
 from .text import listing, quote
 
 
@@ -32,7 +32,7 @@ def gather(clients: object, client: str | None = None, label: str | None = None)
         )
     if not clients:
         raise DataError("clients must be at least one, got none")
-    named = {_client_name(name): given for name, given in clients.items()}
+    named = {client_name(name): given for name, given in clients.items()}
     if len(named) < len(clients):
         raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
     pairs = {name: _pair(name, named[name]) for name in sorted(named)}
@@ -57,17 +57,17 @@ def _pair(client: str, given: object) -> tuple[Any, Any]:
 def _samples(client: str, x: Any, y: Any) -> Samples:
     where = f"client {quote(client)}"
     features = tuple(str(name) for name in x.columns) if is_frame(x) else ()
-    inputs = _check_inputs(to_array(x, where), where)
+    inputs = check_inputs(to_array(x, where), where)
     if not len(inputs):
         raise DataError(f"{where} must have at least one example, got none")
     return Samples(client, inputs, to_labels(y, len(inputs), where), features)
 
 
-def _client_name(name: object) -> str:
+def client_name(name: object) -> str:
     """Clients may be called by words or by whole numbers."""
     if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
         raise DataError(f"a client's name must be text or a whole number, got {quote(repr(name))}")
-    return _require_text(str(name), "a client's name")
+    return require_text(str(name), "a client's name")
 
 
 # --- data frames, which need not be pandas' -------------------------------------------------------
@@ -129,7 +129,7 @@ def _owner(name: object, row: int, column: str) -> str:
         raise DataError(
             f"row {row}: every row must name its client in column {quote(column)}, got {name}"
         )
-    return _client_name(name)
+    return client_name(name)
 
 
 # --- torch's data sets ----------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def to_labels(given: Any, count: int, where: str) -> Labels:
         given = given.detach().cpu().numpy()
     values = given.to_numpy() if hasattr(given, "to_numpy") else given
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return _check_labels(values, count, where)
+        return check_labels(values, count, where)
     listed = [one.item() if isinstance(one, np.generic) else one for one in _listed(values)]
     if len(listed) != count:
         raise DataError(f"{where}: x and y must be equally long, got {count} and {len(listed)}")
@@ -195,7 +195,7 @@ def to_labels(given: Any, count: int, where: str) -> Labels:
     with reading(where, "have labels that are UTF-8 text"):
         labels = Labels.of(listed)
     for name in labels.names:
-        _require_text(name, f"{where}: every label")
+        require_text(name, f"{where}: every label")
     return labels
 
 

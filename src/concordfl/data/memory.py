@@ -20,7 +20,7 @@ from .columns import Column, columns_from_record, feature_names, to_record
 from .dataset import Dataset, Source
 from .files import reading
 from .labels import Labels
-from .own import Samples, _join
+from .samples import Samples, join_samples
 from .text import printable
 
 FORMAT = 1  # of the file
@@ -75,6 +75,7 @@ class Memory(Source):
 
     standardise: bool = True
     memory: str = ""  # the file, where the examples are not given
+    relative_to: str | None = None  # where a relative path begins: the run file's folder
     given: InstanceOf[Given] | None = field(default=None, repr=False)
 
     def to_table(self) -> dict[str, Any]:
@@ -87,14 +88,14 @@ class Memory(Source):
 
     def read(self, key: Key) -> Dataset:
         given = self._examples()
-        return _join(given.parts)._replace(columns=given.columns, notices=given.notices)
+        return join_samples(given.parts)._replace(columns=given.columns, notices=given.notices)
 
     def _examples(self) -> Given:
         if self.given is not None:
             return self.given
         if not self.memory:
             raise SettingError("data.memory must name a file where no examples are given, got none")
-        return read_given(Path(self.memory))
+        return read_given(Path(self.relative_to or "", self.memory))
 
 
 def read_given(path: Path) -> Given:

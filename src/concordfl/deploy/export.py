@@ -1,7 +1,8 @@
 """What a client predicts with as a file: for whom concordfl is not installed.
 
     model.safetensors    the parameters by their names in `Result.model`
-    model.onnx           a graph for any ONNX runtime: `examples` in, `probabilities` out
+    model.onnx           a graph for any ONNX runtime: `examples` in, `probabilities` (or
+                         `predictions` of values) out
     model.pt2            a program that `torch.export.load` reads: needs torch alone
 
 All of them carry the classes in the order of the probabilities and the names of the features.
@@ -28,7 +29,6 @@ from .finished import FinishedRun
 from .module import deployed_model, example_input
 
 FORMAT = 1  # of what is said of the model
-INPUT, OUTPUT = "examples", "probabilities"
 ONNX_PACKAGES = ("onnx", "onnxscript")
 
 
@@ -43,7 +43,12 @@ def write(run: FinishedRun, path: Path, client: ClientId | None) -> Path:
         _require_onnx()
     module = deployed_model(run.predictor_of(client), run.preprocessing)
     example = example_input(run.preprocessing)
-    facts = {"algorithm": run.name, "client": client, **run.preprocessing.to_record()}
+    facts = {
+        "algorithm": run.name,
+        "client": client,
+        "predicts": run.objective.kind,
+        **run.preprocessing.to_record(),
+    }
     data = WRITERS[ending](module, example, facts)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)
@@ -65,8 +70,8 @@ def _to_onnx(module: nn.Module, example: Tensor, facts: dict[str, Any]) -> bytes
         program = torch.onnx.export(
             module,
             (example,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
+            input_names=["examples"],
+            output_names=["probabilities" if facts["predicts"] != "regression" else "predictions"],
             dynamic_shapes=({0: torch.export.Dim("examples")},),
             dynamo=True,
             verbose=False,

@@ -35,7 +35,7 @@ from ..core.objective import objective_of
 from ..core.settings import received
 from ..data import Arrays, Federation, Preprocessing
 from ..data.csv_table import columns_of
-from ..data.own import Samples, read_samples
+from ..data.samples import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
 from ..engine.checkpoint import Progress

@@ -12,8 +12,8 @@ from ..data.columns import encode, match_columns, say_unknown_categories
 from ..data.frames import is_frame, to_table
 from ..data.gather import to_array, to_labels
 from ..data.labels import Labels
-from ..data.own import _check_inputs
 from ..data.own_tables import require_numbers
+from ..data.samples import check_inputs
 
 WHERE = "X"  # what messages call examples that are from no file
 
@@ -28,7 +28,7 @@ def prepare(
     rows = (
         _by_name(x, preprocessing, ignored)
         if is_frame(x) and preprocessing.features
-        else _check_inputs(to_array(x, WHERE), WHERE)
+        else check_inputs(to_array(x, WHERE), WHERE)
     )
     labels = None if y is None else to_labels(y, len(rows), "y")
     return prepare_rows(rows, labels, preprocessing, Path(WHERE))

@@ -6,10 +6,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core import SettingError
 from ..metrics import CRITERIA, METRICS, criterion_in
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Summary = Mapping[str, Any]
 KINDS = ("svg", "png", "pdf")
@@ -26,9 +29,13 @@ def kind_of(file: Path) -> str:
         raise SettingError(f"a picture must be a file of kind {', '.join(KINDS)}, got {file}")
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise SettingError(f"a picture must be a file in a folder that exists, got {file}")
+    _require_matplotlib()
+    return kind
+
+
+def _require_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingError("pictures need matplotlib, got none: pip install 'concordfl[plot]'")
-    return kind
 
 
 def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], kind: str) -> bytes:
@@ -38,17 +45,25 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     Accuracy, or another criterion, is that of held-out clients where there are such, else the
     participants'.
     """
-    import matplotlib
+    from matplotlib import rc_context
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "concordfl"
-    import matplotlib.pyplot as plt
+    drawn = io.BytesIO()
+    with rc_context({"svg.hashsalt": "concordfl"}):
+        draw(title, runs).savefig(drawn, format=kind, metadata=UNDATED.get(kind))
+    return drawn.getvalue()
+
+
+def draw(title: str, runs: Mapping[str, Sequence[Summary]]) -> "Figure":
+    """The same as matplotlib's own object, which notebooks show."""
+    _require_matplotlib()
+    from matplotlib.figure import Figure
 
     finals = [summary["final"] for summaries in runs.values() for summary in summaries]
     metric = _criterion(finals)
     scope = "global" if all(f"global_{metric}" in final for final in finals) else "local"
     unit = 100 if METRICS[metric].is_share else 1
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
     for row, summaries in runs.items():
         history = _history(summaries, f"{scope}_{metric}")
         sent = [
@@ -69,10 +84,7 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
     axes.set(title=_literal(title), xlabel="MB sent, down and up", ylabel=label)
     axes.grid(alpha=0.3)
     axes.legend()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind, metadata=UNDATED.get(kind))
-    plt.close(figure)
-    return drawn.getvalue()
+    return figure
 
 
 def _criterion(finals: Sequence[Mapping[str, Any]]) -> str:

@@ -53,19 +53,24 @@ LATER_SETTINGS: Mapping[str, Any] = {
 }
 
 
-def cells(table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> Cells:
+def cells(
+    table: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], **objects: Any
+) -> Cells:
     """The configuration of every (method, seed).
 
     Settings of [algorithm] go to the method that the run file names; others may have theirs in
-    [compare.NAME]. Both may hold training settings of the method's own.
+    [compare.NAME]. Both may hold training settings of the method's own. `objects` given in Python
+    stand for their sections, as `Config.from_table` takes them.
     """
-    Config.from_table(table)
-    return {(method, seed): _cell(table, method, seed) for method in methods for seed in seeds}
+    Config.from_table(table, **objects)
+    return {
+        (method, seed): _cell(table, method, seed, objects) for method in methods for seed in seeds
+    }
 
 
-def _cell(table: Mapping[str, Any], method: str, seed: int) -> Config:
+def _cell(table: Mapping[str, Any], method: str, seed: int, objects: Mapping[str, Any]) -> Config:
     run = {**table.get("run", {}), "seed": seed}
-    return Config.from_table({**method_table(table, method), "run": run})
+    return Config.from_table({**method_table(table, method), "run": run}, **objects)
 
 
 def method_table(table: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -276,7 +281,8 @@ def hashed_settings(settings: Config) -> dict[str, Any]:
     a user's own data count by their content.
     """
     table = settings.to_table()
-    table["data"].pop("relative_to", None)
+    for place in ("relative_to", "memory"):
+        table["data"].pop(place, None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 

@@ -2,20 +2,24 @@
 interrupted one is taken up again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from rich.table import Table
 
 from .. import assemble, runner
 from ..config import Config, algorithm_name, own_code, read_table
 from ..core import ANY_KIND, SettingError
+from ..core.settings import nearest, received
 from ..data.memory import Memory
 from ..data.own import OwnData
 from ..engine.experiment import ignore
 from ..engine.records import RunFolder
-from ..report import verdict
+from ..report import curves, export_table, html, tables, text, verdict
 from ..result import Result
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings, hashed_settings
@@ -27,11 +31,74 @@ WORTH_KEEPING_SECONDS = 10.0
 Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a cell
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
+    """Several methods on the same federation, each with one or more seeds.
+
+    `comparison["fedavg", 0]` is the result of a method with a seed, `comparison["fedavg"]` those of
+    all seeds.
+    """
+
     figures: dict[str, list[Figures]]  # by row, in the order of seeds
     kept: tuple[Line, ...]  # the kept results among them
     seeds: tuple[int, ...]
+    # by row and seed: of all cells that are not kept results
+    results: Mapping[tuple[str, int], Result] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: str | tuple[str, int]) -> Any:
+        row, seed = key if isinstance(key, tuple) else (key, None)
+        if row not in self.figures:
+            known = nearest(str(row), self.figures)
+            raise SettingError(f"a method must be one that was compared, got {row!r}{known}")
+        found = {one: result for (name, one), result in self.results.items() if name == row}
+        if seed is None:
+            return found
+        if seed not in found:
+            raise SettingError(
+                f"a seed must be one of {', '.join(map(str, found))}, got {received(seed)}"
+            )
+        return found[seed]
+
+    def best(self) -> str:
+        """The method that is best for participants, in the mean over seeds; see `verdict` for
+        whether that is more than chance.
+        """
+        criterion = verdict.criterion_of(self.figures)
+        if criterion is None:
+            raise SettingError("the best must be of methods that predict, got none that does")
+        return verdict.ranking(self.figures, criterion)[0]
+
+    def to_frame(self) -> Any:
+        """All figures as a pandas DataFrame: a row per method and seed."""
+        try:
+            import pandas
+        except ImportError:
+            raise SettingError("to_frame needs pandas, got none: pip install pandas") from None
+        return pandas.DataFrame(list(export_table.tidy(self.figures, self.seeds)))
+
+    def plot(self) -> Any:
+        """A matplotlib Figure: how good the methods are against bytes sent."""
+        return curves.draw(self._title, self.figures)
+
+    @property
+    def _title(self) -> str:
+        return f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
+
+    def _tables(self) -> list[Table]:
+        found = [tables.comparison_table(self._title, self.figures)]
+        for_whom = tables.for_whom_table(self.figures)
+        return found if for_whom is None else [*found, for_whom]
+
+    def _sentences(self) -> list[str]:
+        said = [f"Warning ({each['kind']}): {each['text']}" for each in self.warnings]
+        return said if self.verdict is None else [*said, self.verdict]
+
+    def __str__(self) -> str:
+        """The tables and sentences that `concordfl compare` prints."""
+        return text.render(self._tables(), self._sentences())
+
+    def _repr_html_(self) -> str:
+        return html.render(self._tables(), self._sentences())
 
     @property
     def num_cells(self) -> int:
@@ -50,14 +117,15 @@ class Comparison:
 
 def compare(
     cells: Cells,
-    out: Path,
+    out: Path | None,
     display: Display,
     kept: KeptResults | None = None,
     *,
     hasher: ConfigHasher | None = None,
     keep_beside: Path | None = None,
 ) -> Comparison:
-    """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`.
+    """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`;
+    without one, in memory.
 
     Results that took long are added to those beside the run file `keep_beside`.
     """
@@ -72,19 +140,21 @@ def compare(
     _require_support(cells)
     figures: dict[str, list[Figures]] = {}
     lines: list[Line] = []
+    results: dict[tuple[str, int], Result] = {}
     for (row, seed), settings in cells.items():
         name = hasher(settings)
         if name in known:
             lines.append(known[name])
             figures.setdefault(row, []).append(known[name]["figures"])
             continue
-        folder = cell_folder(out, settings, name)
+        folder = None if out is None else cell_folder(out, settings, name)
         with display(f"{row}, seed {seed}") as observe:
             result = finish(settings, folder, observe)
+        results[row, seed] = result
         found = figures_of(result.summary, result.records, result.clients())
         figures.setdefault(row, []).append(found)
         slow = found["seconds"]["total"] > WORTH_KEEPING_SECONDS
-        if keep_beside is not None and slow and _can_be_kept(settings):
+        if keep_beside is not None and folder is not None and slow and _can_be_kept(settings):
             line: Line = {
                 "format": kept_results.FORMAT,
                 "method": _method(settings),
@@ -97,7 +167,7 @@ def compare(
             }
             kept_results.keep(keep_beside, line)
     seeds = dict.fromkeys(seed for _, seed in cells)
-    return Comparison(figures, tuple(lines), tuple(seeds))
+    return Comparison(figures, tuple(lines), tuple(seeds), results)
 
 
 def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
@@ -107,13 +177,13 @@ def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
 
 def finish(
     settings: Config,
-    folder: Path,
+    folder: Path | None,
     observe: runner.Observer = ignore,
     *,
     until: int | None = None,
 ) -> Result:
     """The run in `folder`, begun or taken up again, and played to its end or `until` a round."""
-    if (folder / "config.toml").exists():
+    if folder is not None and (folder / "config.toml").exists():
         require_same(settings, folder)
         return runner.resume(folder, until=until, on_round=observe, trust=True)
     return runner.run(settings, out=folder, until=until, on_round=observe)
