@@ -11,7 +11,7 @@ from concordfl import Key
 from concordfl.config import read_table
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.experiment import ignore
-from concordfl.report.tables import comparison_table
+from concordfl.report.tables import comparison_parts
 from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
 from concordfl.study.cells import cells
 from concordfl.study.compare import compare
@@ -29,7 +29,8 @@ def demo(out: Path) -> None:
     compared = compare(configs, out, lambda _: nullcontext(ignore))
     with open("/dev/null", "w") as nowhere:
         console = Console(record=True, width=100, file=nowhere)
-        console.print(comparison_table("demo, 1 seed", compared.figures))
+        for part in comparison_parts("demo, 1 seed", compared.figures):
+            console.print(part, markup=False, highlight=False)
     svg = console.export_svg(title="make demo")
     # The picture must not fetch a font from anywhere.
     (HERE / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

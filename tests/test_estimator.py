@@ -8,13 +8,14 @@ import pytest
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as checks
 
 import concordfl as cf
-from concordfl import FederatedClassifier
+from concordfl import FederatedClassifier, FederatedRegressor
 from concordfl.algorithms import FedProx
 from concordfl.data.datasets import DATASETS
 
@@ -209,6 +210,51 @@ def test_a_new_client_of_one_row_cannot_be_scored(fitted):
 def test_small_clients_can_be_fitted():
     est = FederatedClassifier(**QUICK).fit(X[:6], Y[:6], groups=[1, 1, 2, 2, 2, 3])
     assert set(est.result_.clients()) == {"1", "2", "3"}
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+SLOPES = np.array([3.0, -2.0, 0.5])
+VALUES = 100 + 10 * (X @ SLOPES + 0.1 * RNG.normal(size=90))
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    """Long enough to be the least-squares line."""
+    est = FederatedRegressor(model="linear", rounds=60, lr=0.3, batch_size=1000, settings=SERIAL)
+    return est.fit(X, VALUES, groups=OWNERS)
+
+
+def test_a_regressor_comes_to_the_line_of_least_squares(regressor):
+    lines = LinearRegression().fit(X, VALUES)
+    np.testing.assert_allclose(regressor.predict(X), lines.predict(X), atol=0.05 * VALUES.std())
+    assert regressor.predict(X, groups=OWNERS).shape == (90,)
+    assert regressor.score(X, VALUES, groups=OWNERS) > 0.98
+
+
+def test_a_left_out_group_of_a_regressor_is_a_new_client(regressor):
+    scores = cross_val_score(
+        regressor, X, VALUES, groups=OWNERS, cv=LeaveOneGroupOut(), params={"groups": OWNERS}
+    )
+    assert scores.min() > 0.95
+    left = np.isin(OWNERS, "c")
+    est = clone(regressor).fit(X[~left], VALUES[~left], groups=OWNERS[~left])
+    answer = est.result_.adapt(X[left], VALUES[left], name="new client")
+    assert scores[2] == answer["tested_on"]["r2"]
+
+
+def test_whole_numbers_are_values_to_a_regressor_and_classes_to_a_classifier():
+    ages = np.round(50 + 10 * X[:, 0]).astype(int)
+    assert FederatedRegressor(**QUICK).fit(X, ages, groups=OWNERS).predict(X).dtype == np.float64
+    est = FederatedClassifier(**QUICK).fit(X, ages, groups=OWNERS)
+    assert set(est.predict(X)) <= set(ages)
+
+
+def test_several_targets_are_predicted_together():
+    two = np.stack([VALUES, -VALUES], axis=1)
+    est = FederatedRegressor(**QUICK).fit(X, two, groups=OWNERS)
+    assert est.predict(X).shape == (90, 2)
 
 
 def test_the_four_hospitals_each_left_out_in_turn():

@@ -42,10 +42,12 @@ if typing.TYPE_CHECKING:
         tree,
     )
     from .engine.experiment import Event, Stop
-    from .estimator import FederatedClassifier
+    from .estimator import FederatedClassifier, FederatedRegressor
     from .result import Result, load
     from .runner import resume, run
     from .study.compare import Comparison
+    from .study.tune import Tuning
+    from .tuning import tune
 
 __all__ = [
     "ANY_KIND",
@@ -65,6 +67,7 @@ __all__ = [
     "Event",
     "Examples",
     "FederatedClassifier",
+    "FederatedRegressor",
     "FormatError",
     "Key",
     "Mean",
@@ -80,6 +83,7 @@ __all__ = [
     "Task",
     "Total",
     "Training",
+    "Tuning",
     "WorkerError",
     "algorithms",
     "client_step",
@@ -88,6 +92,7 @@ __all__ = [
     "resume",
     "run",
     "tree",
+    "tune",
 ]
 
 
@@ -97,11 +102,14 @@ _HOMES = {
     "compare": "comparison",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
+    "FederatedRegressor": "estimator",
     "Result": "result",
     "Stop": "engine.experiment",
     "load": "result",
     "resume": "runner",
     "run": "runner",
+    "Tuning": "study.tune",
+    "tune": "tuning",
 }
 
 if not typing.TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -57,6 +57,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         sections: dict[str, Any] = {**(self.settings or {})}
         sections["objective"] = {"kind": self._kind, **sections.get("objective", {})}
         sections["scenario"] = {"split": _split(clients), **sections.get("scenario", {})}
+        sections["objective"] = {**sections.get("objective", {}), "kind": self._kind}
         self.result_ = run(
             clients=clients,
             algorithm=self.algorithm,
@@ -89,21 +90,24 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         kept = self.result_.finished.kept
         return name in kept.participants or kept.newcomer(name) is not None
 
-    def _score(self, x: Any, y: Any, groups: Any, criterion: str) -> tuple[float, int]:
-        """The mean over tested rows of a figure that is a mean over rows, and how many they are."""
+    def _score(self, x: Any, y: Any, groups: Any, metric: str) -> float:
+        """A figure of every group, in the mean over tested rows."""
         rows = self._check(x)
         check_consistent_length(rows, y)
         targets, tested = np.asarray(y), []
         grouped = [(None, np.arange(len(rows)))] if groups is None else _rows_by_group(groups, rows)
         for name, of_group in grouped:
-            examples, labels = rows[of_group], targets[of_group]
+            examples, own = rows[of_group], targets[of_group]
             if name is not None and self._knows(name):
-                found = self.result_.score(examples, labels, client=name)
+                found = self.result_.score(examples, own, client=name)
             else:
-                found = self._score_newcomer(examples, labels)
-            tested.append((found[criterion], found["examples"]))
+                found = self._score_newcomer(examples, own)
+            if found[metric] is not None:  # as the R² of a target that does not vary
+                tested.append((found[metric], found["examples"]))
+        if not tested:
+            return float("nan")
         values, counts = zip(*tested, strict=True)
-        return float(np.average(values, weights=counts)), sum(counts)
+        return float(np.average(values, weights=counts))
 
     def _score_newcomer(self, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         """How good a new client is that adapts to one half of its rows, on the other half."""
@@ -168,7 +172,44 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Those of another group, or all of them without `groups`, are one new client: it adapts to
         one half of them by the method's rule, and is tested on the other.
         """
-        return self._score(X, y, groups, "accuracy")[0]
+        return self._score(X, y, groups, "accuracy")
+
+
+class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+    """As FederatedClassifier, for numbers: y of shape (N,) or (N, D)."""
+
+    _kind = "regression"
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+        rows, targets = validate_data(
+            self,
+            X,
+            y,
+            allow_nd=True,
+            ensure_all_finite="allow-nan",
+            multi_output=True,
+            y_numeric=True,
+        )
+        self._fit(rows, targets, groups)
+        self._target_shape = targets.shape[1:]
+        return self
+
+    def predict(self, X: Any, groups: Any = None) -> np.ndarray:  # noqa: N803
+        """(N,) or (N, D) values: by the client's own model where `groups` name clients of the run,
+        else by the model for somebody of whom nothing is known.
+        """
+        rows = self._check(X)
+        found = np.zeros((len(rows), *self._target_shape))
+        for client, of_client in self._by_client(rows, groups):
+            predicted = self.result_.predict(rows[of_client], client)
+            found[of_client] = predicted.reshape(-1, *self._target_shape)
+        return found
+
+    def score(self, X: Any, y: Any, groups: Any = None) -> float:  # noqa: N803
+        """R² of every group, in the mean over tested rows; new clients as FederatedClassifier has
+        them.
+        """
+        return self._score(X, y, groups, "r2")
 
 
 def _split(clients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:

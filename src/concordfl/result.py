@@ -11,12 +11,15 @@ from torch import nn
 
 from .config import Config
 from .core import Algorithm, ClientId, Examples, SettingError
+from .data.gather import client_name
 from .data.labels import class_values
 from .deploy import export, inputs, newcomer, saving
 from .deploy.finished import FinishedRun
 from .deploy.module import deployed_model
 from .engine.records import RunFolder
 from .metrics import METRICS
+
+ClientName = ClientId | int  # whole numbers are names too
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,7 @@ class Opened:
         return self.run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """A finished run.
 
@@ -42,9 +45,9 @@ class Result:
     summary: dict[str, Any]
     records: list[dict[str, Any]]
     folder: Path | None
-    open_run: Callable[[], FinishedRun] = field(repr=False)
+    open_run: Callable[[], FinishedRun]
     # figures by evaluated round and client, of a run without a folder
-    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    client_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of_folder(cls, folder: RunFolder, settings: Config, summary: dict[str, Any]) -> "Result":
@@ -56,6 +59,13 @@ class Result:
             path,
             partial(FinishedRun.open, path, settings=settings),
         )
+
+    def __repr__(self) -> str:
+        final, rounds = self.summary["final"], self.summary["rounds"]
+        figures = [f"{name}={final[f'local_{name}']:.4g}" for name in self._metrics()[:1]]
+        where = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
+        parts = [repr(self.summary["algorithm"]), f"rounds={rounds}", *figures, *where]
+        return f"Result({', '.join(parts)})"
 
     @cached_property
     def finished(self) -> FinishedRun:
@@ -88,12 +98,15 @@ class Result:
 
     def metric(self, name: str) -> float:
         """A mean over the participants' test splits in the last round: "rmse", "accuracy", ..."""
-        final = self.summary["final"]
-        value = final.get(f"local_{name}")
-        if value is None:
-            known = [known for known in METRICS if final.get(f"local_{known}") is not None]
+        known = self._metrics()
+        if name not in known:
             raise SettingError(f"the run must have the metric {name!r}, got {', '.join(known)}")
-        return float(value)
+        return float(self.summary["final"][f"local_{name}"])
+
+    def _metrics(self) -> list[str]:
+        """Of which there is a mean over the participants, the headline first."""
+        final = self.summary["final"]
+        return [name for name in METRICS if final.get(f"local_{name}") is not None]
 
     # --- predictions ------------------------------------------------------------------------------
 
@@ -102,7 +115,7 @@ class Result:
         """(Y,) the classes in the order of `predict_proba`'s columns, as numbers where all are."""
         return class_values(self.finished.preprocessing.classes)
 
-    def predict(self, x: Any, client: ClientId | None = None) -> np.ndarray:
+    def predict(self, x: Any, client: ClientName | None = None) -> np.ndarray:
         """(N,) the class of each example; of other targets their predicted values, (N,) or (N, D),
         or whether each of several labels is there, (N, L) of 0 and 1.
         """
@@ -112,44 +125,48 @@ class Result:
             return found
         return self.classes[found.argmax(1)] if kind == "classification" else (found > 0.5) * 1
 
-    def predict_proba(self, x: Any, client: ClientId | None = None) -> np.ndarray:
+    def predict_proba(self, x: Any, client: ClientName | None = None) -> np.ndarray:
         """(N, Y) the probability of each class, or of each of several labels."""
         if self.finished.objective.kind == "regression":
             raise SettingError("predict_proba is for classes, got a run of regression: use predict")
         return self._predictions(x, client)
 
-    def _predictions(self, x: Any, client: ClientId | None) -> np.ndarray:
-        return self.finished.predictions(self._prepare(x), client).double().numpy()
+    def _predictions(self, x: Any, client: ClientName | None) -> np.ndarray:
+        return self.finished.predictions(self._prepare(x), _id(client)).double().numpy()
 
-    def score(self, x: Any, y: Any, client: ClientId | None = None) -> dict[str, Any]:
+    def score(self, x: Any, y: Any, client: ClientName | None = None) -> dict[str, Any]:
         """How good predictions are: accuracy, loss, weighted AUC and F1, or RMSE, MAE and R²."""
-        return self.finished.scores(self._prepare(x, y), client)
+        return self.finished.scores(self._prepare(x, y), _id(client))
 
-    def adapt(self, x: Any, y: Any = None, *, name: str, test: bool = True) -> dict[str, Any]:
+    def adapt(
+        self, x: Any, y: Any = None, *, name: ClientName, test: bool = True
+    ) -> dict[str, Any]:
         """A new client joins by the method's rule for those, and predicts as `client=name` then.
 
         What it predicts with is adapted to all examples. The answer says what was adapted and,
         unless `test` is off, how good a client is that adapts to one half of the examples, on the
         other half. In a run's folder it is kept for good.
         """
+        id = client_name(name)
         if y is None:
-            newcomer.require_no_labels(self.finished, name)
-        return newcomer.join(self.finished, self._prepare(x, y), name, test=test)
+            newcomer.require_no_labels(self.finished, id)
+        return newcomer.join(self.finished, self._prepare(x, y), id, test=test)
 
     def _prepare(self, x: Any, y: Any = None) -> Examples:
         return inputs.prepare(x, self.finished.preprocessing, y, self.finished.columns_aside)
 
     # --- to take away -----------------------------------------------------------------------------
 
-    def model(self, client: ClientId | None = None) -> nn.Module:
+    def model(self, client: ClientName | None = None) -> nn.Module:
         """What a client predicts with as a plain module: it takes a tensor of examples in their
-        own units and gives the probabilities that `predict_proba` gives.
+        own units and gives the probabilities that `predict_proba` gives, or the values of
+        `predict`.
         """
-        return deployed_model(self.finished.predictor_of(client), self.finished.preprocessing)
+        return deployed_model(self.finished.predictor_of(_id(client)), self.finished.preprocessing)
 
-    def export(self, path: str | Path, client: ClientId | None = None) -> Path:
+    def export(self, path: str | Path, client: ClientName | None = None) -> Path:
         """Write `model(client)` to a file: .safetensors, .onnx or .pt2, see `deploy.export`."""
-        return export.write(self.finished, Path(path), client)
+        return export.write(self.finished, Path(path), _id(client))
 
     def save(self, folder: str | Path) -> "Result":
         """Write the run to a new folder, from which `load` reads it; the result of that."""
@@ -181,3 +198,7 @@ def load(
         Path(folder),
         Opened(opened),
     )
+
+
+def _id(client: ClientName | None) -> ClientId | None:
+    return None if client is None else client_name(client)

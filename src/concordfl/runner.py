@@ -120,6 +120,20 @@ def resume(
         return _run(settings, folder, on_round, until)
 
 
+def go_on(
+    settings: Config,
+    out: Path,
+    *,
+    until: int | None = None,
+    on_round: Observer | Iterable[Observer] = (),
+) -> Result:
+    """Go on with a run that this process has begun in the folder `out` with these settings, which
+    may hold objects that no folder can.
+    """
+    with RunFolder.open(out) as folder:
+        return _run(settings, folder, on_round, until)
+
+
 def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
     observers = (on_round,) if callable(on_round) else tuple(on_round)
 

@@ -1,6 +1,7 @@
 """Predictions of a finished run in the user's own terms: labels, units, columns, files."""
 
 import csv
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -152,6 +153,25 @@ def test_numbers_are_classes_as_numbers():
         result.predict([["a", "b"]])
     with pytest.raises(cf.DataError, match="labels must be among 1, 2, got 7"):
         result.score(x, np.full(40, 7))
+
+
+def test_clients_may_be_called_by_whole_numbers():
+    rng = np.random.default_rng(0)
+    clients = {number: (rng.normal(size=(20, 2)), np.arange(20) % 2) for number in (3, 4)}
+    result = cf.run(clients=clients, algorithm="fedem", rounds=1, run={"executor": "serial"})
+    x, y = clients[3]
+    assert np.array_equal(result.predict(x, client=3), result.predict(x, client="3"))
+    result.adapt(x, y, name=7)
+    assert result.score(x, y, client=np.int64(7))["examples"] == 20
+    with pytest.raises(cf.DataError, match="a client's name must be text or a whole number, got"):
+        result.predict(x, client=3.5)
+
+
+def test_a_result_can_be_pickled_and_shown(result):
+    expected = result.predict_proba(patients(9), client="c")
+    again = pickle.loads(pickle.dumps(result))
+    assert np.array_equal(again.predict_proba(patients(9), client="c"), expected)
+    assert repr(result).startswith("Result('fedavg-ft', rounds=10, accuracy=0.")
 
 
 def accuracies(result):

@@ -27,8 +27,8 @@ from .options import (
     known_names,
 )
 from .progress import show_progress
-from .results import show_comparison, stoppable
-from .terminal import console, say, show
+from .results import show_parts, stoppable
+from .terminal import console, say
 from .tune import tuned_table
 
 
@@ -114,8 +114,7 @@ def compare(
             keep_beside=file if keep else None,
         )
     title = f"{file.stem}{', tuned' * tuned}, {seeds} seed{'s' * (seeds > 1)}"
-    _show_table(title, found, over_clients=over_clients)
-    show_comparison(found)
+    show_parts(tables.comparison_parts(title, found.figures, over_clients=over_clients))
     if curve is not None:
         picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
         write_atomically(curve, picture)
@@ -129,13 +128,6 @@ def compare(
         f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
     ]
     say(*(note for note in notes if note))
-
-
-def _show_table(title: str, found: comparison.Comparison, *, over_clients: bool) -> None:
-    if over_clients:
-        show(tables.over_clients_table(title, found.figures))
-    else:
-        show(tables.comparison_table(title, found.figures))
 
 
 def _check_tuned(tuned: bool, variations: list[str]) -> None:

@@ -1,17 +1,17 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import RenderableType
 
 from .. import runner
 from ..report import tables
 from ..result import Result
-from ..study.compare import Comparison
 from .progress import show_progress
 from .signals import exit_code, raised_signals
 from .terminal import complain, console, say, show
@@ -35,35 +35,18 @@ def show_run(
     say(
         f"{down} down, {up} up, {summary['seconds']['total']:.1f} s ({executor})",
         *notes_on(summary),
-        *warning_lines(summary.get("warnings", [])),
+        *tables.warning_lines(summary.get("warnings", [])),
         f"Results are in {folder}",
     )
 
 
-def show_comparison(found: Comparison) -> None:
-    """For whom the methods are good, what would mislead, and the conclusion."""
-    table = tables.for_whom_table(found.figures)
-    if table is not None:
-        show(table)
-    say(*_early_lines(found), *warning_lines(found.warnings))
-    if found.verdict is not None:
-        say(found.verdict)
-
-
-def _early_lines(found: Comparison) -> Iterator[str]:
-    """After which rounds runs have stopped early, seed by seed."""
-    parts = [
-        f"{row} after {', '.join(str(figures['rounds']) for figures in early)}"
-        for row, each in found.figures.items()
-        if (early := [figures for figures in each if figures.get("stopped_early")])
-    ]
-    if parts:
-        yield f"Stopped early: {'; '.join(parts)} rounds"
-
-
-def warning_lines(warnings: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    for each in warnings:
-        yield f"Warning ({each['kind']}): {each['text']}"
+def show_parts(parts: Iterable[RenderableType]) -> None:
+    """Print tables, and text in lines that are not broken."""
+    for part in parts:
+        if isinstance(part, str):
+            say(*part.splitlines())
+        else:
+            show(part)
 
 
 def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -22,8 +22,7 @@ from .options import (
     known_name,
 )
 from .preview import preview
-from .results import show_run
-from .terminal import say, show
+from .results import show_parts, show_run
 
 
 def run(
@@ -84,8 +83,4 @@ def _refuse_compared(assignments: list[str]) -> None:
 
 
 def _show_preview(settings: configuration.Config) -> None:
-    for part in preview(settings):
-        if isinstance(part, str):
-            say(*part.splitlines())
-        else:
-            show(part)
+    show_parts(preview(settings))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class FinishedRun:
         network = model_from(settings, shape, objective)
         clients = tuple(recorded["clients"])
         sha256 = tree.digest(progress.server)
-        kept = InFolder(run, settings, identity, sha256, clients)
+        kept = InFolder(run.path, settings, identity, sha256, clients)
         return cls(settings, summary, progress, network, objective, kept)
 
     @property
@@ -215,7 +215,7 @@ class FinishedRun:
         if id not in self._prepared:
             while len(self._prepared) >= MAX_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
-            train = ExamplesWhenNeeded(lambda: self._train(id), self.preprocessing.scale)
+            train = ExamplesWhenNeeded(partial(self._train, id), self.preprocessing.scale)
             self._prepared[id] = self.predictor(id, train, new=id in self.kept.held_out)
         return self._prepared[id]
 

@@ -127,7 +127,7 @@ class InMemory(Kept):
 class InFolder(Kept):
     """Of a run in a folder, whose data are read again when they are needed."""
 
-    folder: RunFolder
+    path: Path  # of the folder, after a look that it holds no links
     settings: Config
     identity: Mapping[str, str]  # of its settings and data
     parameters_sha256: str  # of the server's last state
@@ -145,7 +145,7 @@ class InFolder(Kept):
         return tuple(client["id"] for client in self.clients if client.get("held_out") is held_out)
 
     def state(self, id: ClientId) -> Tree | None:
-        return self.folder.read_client_state(id)
+        return RunFolder(self.path).read_client_state(id)
 
     def federation(self) -> Federation:
         return self._federation
@@ -155,13 +155,13 @@ class InFolder(Kept):
         """Made anew from the run's data, which must be those that it had."""
         made = make_federation(self.settings)
         now = {**self.identity, "data": made.fingerprint()}
-        check_identity(self.folder.path, self.identity, now)
+        check_identity(self.path, self.identity, now)
         return made
 
     # --- adapted/ ---------------------------------------------------------------------------------
 
     def newcomer(self, id: ClientId) -> Newcomer | None:
-        file = answer_file(self.folder.path, id)
+        file = answer_file(self.path, id)
         answer = ANSWER.read(file)
         if answer is None:
             return None
@@ -174,7 +174,7 @@ class InFolder(Kept):
         return Newcomer(dict(answer), held["state"], held["message"])
 
     def _read_predictor(self, id: ClientId, sha256: str) -> dict[str, Tree]:
-        file = _predictor_file(self.folder.path, id)
+        file = _predictor_file(self.path, id)
         data = read_file(file)
         with damage_in(file, ADVICE):
             if hashlib.sha256(data).hexdigest() != sha256:
@@ -186,19 +186,19 @@ class InFolder(Kept):
             return held
 
     def newcomers(self) -> list[ClientId]:
-        found = [ANSWER.read(file) for file in sorted(self.folder.path.glob("adapted/*.json"))]
+        found = [ANSWER.read(file) for file in sorted(self.path.glob("adapted/*.json"))]
         return sorted(answer["client"] for answer in found if answer is not None)
 
     def keep(self, newcomer: Newcomer) -> None:
         id = newcomer.answer["client"]
         held = {"state": newcomer.state, "message": newcomer.message}
         data = seal_client_tree(id, tree.pack(held))
-        file = _predictor_file(self.folder.path, id)
+        file = _predictor_file(self.path, id)
         make_folder(file.parent)
         write_atomically(file, data)
         sha256 = hashlib.sha256(data).hexdigest()
         answer = {**newcomer.answer, "predictor_sha256": sha256}
-        ANSWER.write(answer_file(self.folder.path, id), answer)
+        ANSWER.write(answer_file(self.path, id), answer)
 
 
 def answer_file(folder: Path, client: ClientId) -> Path:

@@ -46,7 +46,7 @@ def save(
         ids = (id for id in run.kept.participants if run.kept.state(id) is not None)
         states = ((id, tree.pack(run.kept.state(id))) for id in ids)
         write_models(folder, run.algorithm, progress, states)
-        kept = InFolder(folder, settings, identity, tree.digest(progress.server), ())
+        kept = InFolder(folder.path, settings, identity, tree.digest(progress.server), ())
         for id in run.kept.newcomers():
             newcomer = run.kept.newcomer(id)
             if newcomer is not None:

@@ -4,7 +4,7 @@ Names are shown as they are: brackets are not markup, and what a terminal would 
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -46,6 +46,38 @@ def run_table(summary: Summary) -> Table:
         shown = (figure(metric, figures.get(key)) for figures in chosen.values())
         table.add_row(f"participants: {METRICS[metric].title}", *shown)
     return table
+
+
+def comparison_parts(
+    title: str, runs: Mapping[str, Sequence[Summary]], *, over_clients: bool = False
+) -> Iterator[Table | str]:
+    """All that a comparison shows: tables, and then lines of text; the last one is the verdict."""
+    yield over_clients_table(title, runs) if over_clients else comparison_table(title, runs)
+    for_whom = for_whom_table(runs)
+    if for_whom is not None:
+        yield for_whom
+    yield from _early_lines(runs)
+    yield from warning_lines(verdict.warnings(runs))
+    conclusion = verdict.verdict(runs)
+    if conclusion is not None:
+        yield conclusion
+
+
+def _early_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
+    """After which rounds runs have stopped early, seed by seed."""
+    parts = [
+        f"{row} after {', '.join(str(figures['rounds']) for figures in early)}"
+        for row, each in runs.items()
+        if (early := [figures for figures in each if figures.get("stopped_early")])
+    ]
+    if parts:
+        yield f"Stopped early: {'; '.join(parts)} rounds"
+
+
+def warning_lines(warnings: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """What would mislead, a line each."""
+    for each in warnings:
+        yield f"Warning ({each['kind']}): {each['text']}"
 
 
 def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table:
