@@ -134,7 +134,8 @@ def go_on(
         return _run(settings, folder, on_round, until)
 
 
-def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
+def all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
+    """One observer for one or several."""
     observers = (on_round,) if callable(on_round) else tuple(on_round)
 
     def observe(event: Event) -> None:
@@ -171,7 +172,7 @@ def _run(
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, setup)
         experiment = Experiment(
-            setup, roster, settings.run, executor, folder, _all_of(on_round), identity
+            setup, roster, settings.run, executor, folder, all_of(on_round), identity
         )
         progress = experiment.restore()
         set_up = time.monotonic() - began
