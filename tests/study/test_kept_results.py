@@ -133,7 +133,7 @@ def test_what_is_kept_of_a_run():
         "local": {"accuracy": 0.5, "loss": 1.0},
         "seconds": 3.0,
     }
-    expected = {**FIGURES, "server": {"short": [1, 2]}}
+    expected = {**FIGURES, "algorithm": "fedprox", "server": {"short": [1, 2]}}
     assert kept_results.figures_of(summary, [record]) == expected
 
 

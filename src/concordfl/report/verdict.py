@@ -79,20 +79,23 @@ def ranking(runs: Runs, criterion: str) -> list[str]:
     """
     means = {row: mean_criterion(figures, criterion) for row, figures in runs.items()}
     known = {
-        row: mean for row, mean in means.items() if mean is not None and method_of(row) != POOLED
+        row: mean
+        for row, mean in means.items()
+        if mean is not None and method_of(runs, row) != POOLED
     }
     sign = -1 if METRICS[criterion].higher_is_better else 1
     return sorted(known, key=lambda row: sign * known[row])
 
 
-def method_of(row: str) -> str:
-    """Rows of varied settings are called `method, setting = value`."""
-    return row.partition(",")[0]
+def method_of(runs: Runs, row: str) -> str:
+    """Rows may be called `method, setting = value`, or anything in Python."""
+    told = runs[row][0].get("algorithm") if runs[row] else None
+    return told or row.partition(",")[0]
 
 
 def baseline(runs: Runs, criterion: str) -> str | None:
     """The row that trains alone; the best, where settings of it were varied."""
-    return next((row for row in ranking(runs, criterion) if method_of(row) == ALONE), None)
+    return next((row for row in ranking(runs, criterion) if method_of(runs, row) == ALONE), None)
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -197,12 +200,6 @@ def lead(runs: Runs) -> Lead | None:
     return Lead(rows[0], rows[1], found, criterion)
 
 
-def best(runs: Runs) -> str | None:
-    """The row that is best for participants by more than chance, if there is one."""
-    ahead = lead(runs)
-    return ahead.first if ahead is not None and ahead.found.is_significant else None
-
-
 def verdict(runs: Runs) -> str | None:
     """One sentence for somebody who reads nothing else, and one about who loses."""
     ahead = lead(runs)
@@ -227,7 +224,7 @@ def _how(found: Difference) -> str:
 
 
 def _losers(runs: Runs, best: str, criterion: str) -> str:
-    if method_of(best) == ALONE:
+    if method_of(runs, best) == ALONE:
         return " No method that learns together is clearly better than training alone."
     found = gain(runs, best, criterion)
     if found is None:
@@ -279,7 +276,7 @@ def _spread(runs: Runs) -> Iterator[tuple[str, str]]:
 
 
 def _ceiling(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
-    pooled = [row for row in runs if method_of(row) == POOLED]
+    pooled = [row for row in runs if method_of(runs, row) == POOLED]
     others = ranking(runs, criterion)
     if not pooled or not others:
         return
@@ -337,7 +334,7 @@ def _of_runs(runs: Runs) -> Iterator[tuple[str, str]]:
             else:
                 count = f" ({len(found)} of {len(figures)} seeds)"
                 seeds = count if len(found) < len(figures) else ""
-                text = found[0].removeprefix(f"{method_of(row)} ")
+                text = found[0].removeprefix(f"{method_of(runs, row)} ")
                 yield kind, f"{row}{seeds}: {text}"
     for kind, rows in several.items():
         names = "all methods" if len(rows) == len(runs) > 1 else ", ".join(rows)

@@ -64,9 +64,10 @@ class Comparison:
         whether that is more than chance.
         """
         criterion = verdict.criterion_of(self.figures)
-        if criterion is None:
+        rows = [] if criterion is None else verdict.ranking(self.figures, criterion)
+        if not rows:
             raise SettingError("the best must be of methods that predict, got none that does")
-        return verdict.ranking(self.figures, criterion)[0]
+        return rows[0]
 
     def to_frame(self) -> Any:
         """All figures as a pandas DataFrame: a row per method and seed."""
@@ -84,21 +85,18 @@ class Comparison:
     def _title(self) -> str:
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
 
-    def _tables(self) -> list[Table]:
-        found = [tables.comparison_table(self._title, self.figures)]
-        for_whom = tables.for_whom_table(self.figures)
-        return found if for_whom is None else [*found, for_whom]
-
-    def _sentences(self) -> list[str]:
-        said = [f"Warning ({each['kind']}): {each['text']}" for each in self.warnings]
-        return said if self.verdict is None else [*said, self.verdict]
+    def _parts(self) -> tuple[list[Table], list[str]]:
+        parts = list(tables.comparison_parts(self._title, self.figures))
+        return [part for part in parts if isinstance(part, Table)], [
+            part for part in parts if isinstance(part, str)
+        ]
 
     def __str__(self) -> str:
         """The tables and sentences that `concordfl compare` prints."""
-        return text.render(self._tables(), self._sentences())
+        return text.render(*self._parts())
 
     def _repr_html_(self) -> str:
-        return html.render(self._tables(), self._sentences())
+        return html.render(*self._parts())
 
     @property
     def num_cells(self) -> int:
@@ -178,15 +176,15 @@ def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
 def finish(
     settings: Config,
     folder: Path | None,
-    observe: runner.Observer = ignore,
+    on_round: runner.Observer = ignore,
     *,
     until: int | None = None,
 ) -> Result:
     """The run in `folder`, begun or taken up again, and played to its end or `until` a round."""
     if folder is not None and (folder / "config.toml").exists():
         require_same(settings, folder)
-        return runner.resume(folder, until=until, on_round=observe, trust=True)
-    return runner.run(settings, out=folder, until=until, on_round=observe)
+        return runner.resume(folder, until=until, on_round=on_round, trust=True)
+    return runner.run(settings, out=folder, until=until, on_round=on_round)
 
 
 def require_same(settings: Config, folder: Path) -> None:

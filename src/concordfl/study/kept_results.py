@@ -126,6 +126,7 @@ class Figures(TypedDict):
     executor: str
     versions: dict[str, str]
     # What results from before do not have:
+    algorithm: NotRequired[str]
     stopped_early: NotRequired[bool]  # by run.patience
     warnings: NotRequired[list[Warning]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
@@ -159,7 +160,7 @@ def figures_of(
 ) -> Figures:
     """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
     figures = {key: summary.get(key) for key in Figures.__required_keys__}
-    later = ("stopped_early", "warnings", "group_sizes")
+    later = ("algorithm", "stopped_early", "warnings", "group_sizes")
     figures |= {key: summary[key] for key in later if key in summary}
     scores = client_scores(clients or {})
     if scores:
