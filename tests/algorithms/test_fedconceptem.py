@@ -136,7 +136,7 @@ def numpy_em(data, start, rounds, rate, with_prior):
 @pytest.mark.parametrize("with_prior", [False, True])
 def test_against_an_independent_em(with_prior):
     data = concepts(clients=6, examples=25)
-    method = FedConceptEM() if with_prior else FedEM()
+    method = (FedConceptEM if with_prior else FedEM)(aggregate="size")
     made = toys.experiment(method, data, plan=Plan(rounds=8), training=FULL, network="linear")
     start = {k: made.setup.model.init(0, index=k) for k in range(3)}
     server = made.run(made.start()).server
