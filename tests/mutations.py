@@ -913,6 +913,7 @@ def targets() -> list[Target]:
     found += [Target(f"scenario.{field.name}") for field in fields(Scenario)] * 2
     found += [Target(f"training.{field.name}") for field in fields(Training)] * 2
     found += [Target(f"aggregation.{field.name}") for field in fields(Aggregation)] * 2
+    found += [Target(f"algorithm.training.{field.name}") for field in fields(Training)]
     found += [Target(f"{section}.name") for section in ("data", "model", "algorithm", "scenario")]
     found += [Target("unknown.key"), Target("run.unknown"), Target("run"), Target("compare.fedavg")]
     for name, method in ALGORITHMS.items():

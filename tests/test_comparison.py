@@ -102,6 +102,17 @@ def test_a_plot_has_a_line_per_method(comparison):
     ]  # fmt: skip
 
 
+def test_every_round_of_every_cell_is_told():
+    rounds = []
+    cf.compare(
+        clients=CLIENTS,
+        algorithms=["fedavg", "local"],
+        on_round=lambda event: rounds.append(event.turn.round),
+        **QUICK,
+    )
+    assert rounds == [1, 2, 1, 2]
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 

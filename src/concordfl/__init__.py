@@ -46,6 +46,8 @@ if typing.TYPE_CHECKING:
     from .result import Result, load
     from .runner import resume, run
     from .study.compare import Comparison
+    from .study.tune import Tuning
+    from .tuning import tune
 
 __all__ = [
     "ANY_KIND",
@@ -81,6 +83,7 @@ __all__ = [
     "Task",
     "Total",
     "Training",
+    "Tuning",
     "WorkerError",
     "algorithms",
     "client_step",
@@ -89,6 +92,7 @@ __all__ = [
     "resume",
     "run",
     "tree",
+    "tune",
 ]
 
 
@@ -104,6 +108,8 @@ _HOMES = {
     "load": "result",
     "resume": "runner",
     "run": "runner",
+    "Tuning": "study.tune",
+    "tune": "tuning",
 }
 
 if not typing.TYPE_CHECKING:

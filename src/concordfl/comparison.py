@@ -1,6 +1,6 @@
 """`compare` in Python: several methods and seeds on the same data, in memory or in folders."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -10,9 +10,8 @@ from .config import Config, algorithm_name, algorithm_reference
 from .core import Algorithm, SettingError
 from .core.own_code import is_given
 from .core.settings import received
-from .engine.experiment import ignore
 from .inputs import AlgorithmLike, Inputs, ModelLike, as_algorithm, read_inputs
-from .runner import Observer
+from .runner import Observer, all_of
 from .study import compare as study
 from .study.cells import Cells, ConfigHasher, cells
 from .study.compare import Comparison
@@ -30,6 +29,7 @@ def compare(
     label: str | None = None,
     model: ModelLike | None = None,
     out: str | Path | None = None,
+    on_round: Observer | Iterable[Observer] = (),
     **settings: Any,
 ) -> Comparison:
     """Run several methods, each with several seeds, on the same clients.
@@ -45,16 +45,15 @@ def compare(
         source, clients=clients, client=client, label=label, model=model, **settings
     )
     rows = _rows(inputs, algorithms, _seeds(inputs, seeds))
-    if out is None:
-        return study.compare(rows, None, _quiet)
     hasher = ConfigHasher()
-    _refuse_mix_ups(rows, Path(out), hasher)
-    return study.compare(rows, Path(out), _quiet, hasher=hasher)
+    if out is not None:
+        _refuse_mix_ups(rows, Path(out), hasher)
 
+    @contextmanager
+    def display(_: str) -> Iterator[Observer]:
+        yield all_of(on_round)
 
-@contextmanager
-def _quiet(_: str) -> Iterator[Observer]:
-    yield ignore
+    return study.compare(rows, None if out is None else Path(out), display, hasher=hasher)
 
 
 def _seeds(inputs: Inputs, seeds: int | Sequence[int]) -> list[int]:

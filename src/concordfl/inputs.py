@@ -101,7 +101,7 @@ def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
     known = {*SECTIONS, *SHORTCUTS, *OTHERS}
     sections: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
+        if name not in SECTIONS and name not in SHORTCUTS:
             raise SettingError(f"unknown keyword {received(name)}{nearest(name, known)}")
         if name in SECTIONS:
             if not isinstance(value, Mapping):

@@ -120,7 +120,22 @@ def resume(
         return _run(settings, folder, on_round, until)
 
 
-def _all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
+def go_on(
+    settings: Config,
+    out: Path,
+    *,
+    until: int | None = None,
+    on_round: Observer | Iterable[Observer] = (),
+) -> Result:
+    """Go on with a run that this process has begun in the folder `out` with these settings, which
+    may hold objects that no folder can.
+    """
+    with RunFolder.open(out) as folder:
+        return _run(settings, folder, on_round, until)
+
+
+def all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
+    """One observer for one or several."""
     observers = (on_round,) if callable(on_round) else tuple(on_round)
 
     def observe(event: Event) -> None:
@@ -157,7 +172,7 @@ def _run(
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, setup)
         experiment = Experiment(
-            setup, roster, settings.run, executor, folder, _all_of(on_round), identity
+            setup, roster, settings.run, executor, folder, all_of(on_round), identity
         )
         progress = experiment.restore()
         set_up = time.monotonic() - began

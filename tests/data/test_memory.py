@@ -1,5 +1,7 @@
 """Examples given in Python: checked like those in files, and kept without loss."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -155,6 +157,49 @@ def test_the_fingerprint_tells_data_apart():
         {"a": (X, list("ababcc"))},
     ):
         assert gather(other).digest() != base
+
+
+def test_a_file_that_was_changed_anywhere_is_refused_or_the_same(tmp_path):
+    file, given = tmp_path / "examples.npz", gather({"a": (X, Y), "b": (X + 1, Y)})
+    content, rng = given.to_bytes(), np.random.default_rng(1)
+    refused = []
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(content))] ^= int(rng.integers(1, 256))
+        file.write_bytes(damaged)
+        try:
+            assert read_given(file).digest() == given.digest()
+        except cf.ConcordError as error:
+            refused.append(str(error))
+    assert len(refused) > 150
+    assert not any("\n" in line for line in refused)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"clients": [["a", 5], ["b", 6]]},
+        {"clients": [["a", 12], ["b", 0]]},
+        {"clients": [["a", -1], ["b", 13]]},
+        {"clients": [["a", 6], ["a", 6]]},
+        {"clients": [["a", 6], [3, 6]]},
+        {"classes": ["0"]},
+        {"classes": 3},
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_is_refused_in_one_line(tmp_path, change):
+    file = tmp_path / "examples.npz"
+    file.write_bytes(gather({"a": (X, Y), "b": (X + 1, Y)}).to_bytes())
+    with np.load(file) as found:
+        arrays = dict(found)
+    header = json.loads(arrays["header"].tobytes()) | change
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(file, **arrays)
+    with pytest.raises(cf.DataError) as error:
+        read_given(file)
+    assert "\n" not in str(error.value)
 
 
 def test_damaged_files_are_refused_in_one_line(tmp_path):

@@ -110,6 +110,8 @@ def read_given(path: Path) -> Given:
         clients = [(_text(name), int(size)) for name, size in facts["clients"]]
         number = facts["format"]
         sizes = [size for _, size in clients]
+        if len(dict(clients)) < len(clients) or len({*names}) < len(names):
+            raise ValueError("its clients and classes must have different names, got some twice")
         fits = len(x) == len(y) == sum(sizes) and min(sizes) > 0 and y.ndim == 1 < x.ndim
         if number != FORMAT or not fits or y.dtype != np.int64 or x.dtype.kind not in "fu":
             raise ValueError("its arrays must be as its header says, got others")

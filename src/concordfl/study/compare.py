@@ -176,15 +176,15 @@ def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
 def finish(
     settings: Config,
     folder: Path | None,
-    observe: runner.Observer = ignore,
+    on_round: runner.Observer = ignore,
     *,
     until: int | None = None,
 ) -> Result:
     """The run in `folder`, begun or taken up again, and played to its end or `until` a round."""
     if folder is not None and (folder / "config.toml").exists():
         require_same(settings, folder)
-        return runner.resume(folder, until=until, on_round=observe, trust=True)
-    return runner.run(settings, out=folder, until=until, on_round=observe)
+        return runner.resume(folder, until=until, on_round=on_round, trust=True)
+    return runner.run(settings, out=folder, until=until, on_round=on_round)
 
 
 def require_same(settings: Config, folder: Path) -> None:

@@ -91,7 +91,7 @@ def candidates(table: Mapping[str, Any], method: str, grid: Grid) -> list[Candid
         configuration = _configuration(apply_settings(table, changes), method)
         if configuration in configurations:
             raise SettingError(
-                f"a grid must change every method by each of its values, got {_describe(grid)}, "
+                f"a grid must change every method by each of its values, got {_shown(grid)}, "
                 f"of which two are the same for {method}"
             )
         configurations.append(configuration)
@@ -122,5 +122,6 @@ def _require_settings(method: str, grid: Grid) -> None:
             )
 
 
-def _describe(grid: Grid) -> str:
-    return " ".join(f"{path}={','.join(map(str, values))}" for path, values in grid.items())
+def _shown(grid: Grid) -> str:
+    values = {path: list(values) for path, values in grid.items()}
+    return received(values)

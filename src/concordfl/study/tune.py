@@ -85,6 +85,9 @@ class Tuning:
     rungs: tuple[int, ...]  # in rounds
     table: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return "\n".join(describe(one) for one in self.methods.values())
+
     def notes(self) -> list[str]:
         """What a reader of the chosen settings must know."""
         return [note for one in self.methods.values() for note in _notes_on(one)]
@@ -117,6 +120,7 @@ def tune(
     seeds: int = 1,
     rungs: int | None = None,
     assignments: Sequence[str] = (),
+    objects: Mapping[str, Any] | None = None,
     display: Display = lambda _: nullcontext(ignore),
 ) -> Tuning:
     """The best settings of each method on validation data, among those of `grid` and its own.
@@ -125,7 +129,8 @@ def tune(
     file are tried. `rounds` are those of the longest runs, by default the run file's. Half of the
     settings are dropped at each of the `rungs`, by default until one or two are left. The runs are
     in folders below `out`, where the same call finds them again. `assignments` say how runs are
-    computed, and are no part of the result.
+    computed, and are no part of the result. `objects` stand for their sections, as
+    `Config.from_table` takes them.
     """
     table = read_table(Path(source)) if isinstance(source, (str, Path)) else dict(source)
     Config.from_table(table)
@@ -135,7 +140,8 @@ def tune(
         check_grid(grid)
     tried = {method: _candidates(table, method, grid) for method in _distinct(algorithms)}
     longest = [f"run.rounds={rounds}"] if rounds is not None else []
-    race = Race(override(table, [*assignments, *longest]), Path(out), seeds, display)
+    changed = override(table, [*assignments, *longest])
+    race = Race(changed, Path(out), seeds, display, objects or {})
     levels = race.levels(max(map(_grid_size, tried.values())), rungs)
     found = {method: race.run(method, each, levels) for method, each in tried.items()}
     for tuned in found.values():
@@ -177,9 +183,17 @@ def require_writable(file: Path) -> None:
 class Race:
     """Runs of candidates, which stop at a rung and go on from there."""
 
-    def __init__(self, table: Mapping[str, Any], out: Path, seeds: int, display: Display) -> None:
-        self.table, self.out, self.display = table, out, display
-        settings = Config.from_table(table)
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        out: Path,
+        seeds: int,
+        display: Display,
+        objects: Mapping[str, Any],
+    ) -> None:
+        self.table, self.out, self.display, self.objects = table, out, display, objects
+        self.begun: set[Path] = set()  # folders of runs that go on with what this process has
+        settings = Config.from_table(table, **objects)
         self.plan = settings.run
         self.seeds = range(self.plan.seed, self.plan.seed + seeds)
         self.hasher = ConfigHasher()
@@ -225,7 +239,7 @@ class Race:
     def _play(self, method: str, candidate: Candidate, level: int) -> Trial:
         """A candidate, played up to a level with every seed."""
         table = apply_settings(self.table, candidate.changes)
-        settings = cells(table, [method], self.seeds)
+        settings = cells(table, [method], self.seeds, **self.objects)
         end = self._round_of(settings[method, self.seeds[0]], level)
         records = []
         for (_, seed), one in settings.items():
@@ -242,10 +256,12 @@ class Race:
     def _record_at(self, settings: Config, end: int, title: str) -> Mapping[str, Any]:
         """Of the last evaluated round up to `end`."""
         folder = cell_folder(self.out, settings, self.hasher(settings))
-        records = _recorded(settings, folder, end)
+        go_on = runner.go_on if folder in self.begun else finish
+        records = [] if folder in self.begun else _recorded(settings, folder, end)
         if not records:
             with self.display(title) as observe:
-                records = finish(settings, folder, observe, until=end).records
+                records = go_on(settings, folder, on_round=observe, until=end).records
+            self.begun.add(folder)
         return ([record for record in records if record["round"] <= end] or records)[-1]
 
     def _round_of(self, settings: Config, level: int) -> int:
