@@ -111,6 +111,13 @@ def test_a_client_that_has_adapted_predicts_by_command(folder):
     assert "or adapt to labelled examples of a new one" in refused.stderr
 
 
+def test_where_nothing_is_adapted_nothing_is_said_to_be(folder):
+    run(**SECTIONS, algorithm="fedavg", out=folder / "shared")
+    said = concordfl(folder, "adapt", "shared", "--data", "clinic.npz").stdout.splitlines()
+    assert said[0] == f"clinic: {SAID['fedavg']}"
+    assert said[1].endswith(" on 20 of its 40 examples")
+
+
 def test_who_cannot_join(folder):
     loaded = cf.load(folder / "run")
     taken = loaded.finished.kept.participants[0]

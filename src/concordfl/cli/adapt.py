@@ -1,6 +1,7 @@
 """`concordfl adapt`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +33,16 @@ def adapt(
         figures += [f"log-likelihood {answer['log_likelihood']['own_weights']:.3f}"]
     say(
         f"{name}: {newcomer.sentence(answer)}",
-        f"{name}: {', '.join(figures)} on {tested['examples']} examples, after adapting to "
-        f"{answer['adapted_on']} others; what is kept is adapted to all {answer['kept_from']}",
+        f"{name}: {', '.join(figures)} on {tested['examples']} {_which(answer)}",
         f"Written to {answer_file(folder, name)}",
+    )
+
+
+def _which(answer: Mapping[str, Any]) -> str:
+    """Which examples the figures are about, and which ones what is kept is from."""
+    if not answer["adapted"]["parts"]:
+        return f"of its {answer['kept_from']} examples"
+    return (
+        f"examples, after adapting to {answer['adapted_on']} others; what is kept is adapted to "
+        f"all {answer['kept_from']}"
     )
