@@ -10,6 +10,7 @@ In a run's folder a client that joined is two files:
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -186,8 +187,13 @@ class InFolder(Kept):
             return held
 
     def newcomers(self) -> list[ClientId]:
-        found = [ANSWER.read(file) for file in sorted(self.path.glob("adapted/*.json"))]
-        return sorted(answer["client"] for answer in found if answer is not None)
+        """A damaged answer is left out: whoever asks for that client is told."""
+        found = []
+        for file in self.path.glob("adapted/*.json"):
+            with suppress(FormatError, CheckpointError):
+                answer = ANSWER.read(file)
+                found += [] if answer is None else [answer["client"]]
+        return sorted(found)
 
     def keep(self, newcomer: Newcomer) -> None:
         id = newcomer.answer["client"]
