@@ -32,7 +32,7 @@ from ..engine.files import (
     read_file,
     write_atomically,
 )
-from ..engine.records import RunFolder
+from ..engine.records import ClientFacts, RunFolder
 from ..engine.sealed_tensors import seal_client_tree, verify_client_tree
 
 ADVICE = "let the client adapt again"
@@ -132,7 +132,7 @@ class InFolder(Kept):
     settings: Config
     identity: Mapping[str, str]  # of its settings and data
     parameters_sha256: str  # of the server's last state
-    clients: tuple[Mapping[str, Any], ...]  # as federation.json has them
+    clients: tuple[ClientFacts, ...]  # as federation.json has them
 
     @property
     def participants(self) -> tuple[ClientId, ...]:
@@ -143,7 +143,7 @@ class InFolder(Kept):
         return self._ids(held_out=True)
 
     def _ids(self, *, held_out: bool) -> tuple[ClientId, ...]:
-        return tuple(client["id"] for client in self.clients if client.get("held_out") is held_out)
+        return tuple(client["id"] for client in self.clients if client["held_out"] is held_out)
 
     def state(self, id: ClientId) -> Tree | None:
         return RunFolder(self.path).read_client_state(id)
