@@ -38,7 +38,7 @@ from PIL import Image
 import concordfl as cf
 from command import Done, concordfl
 from concordfl.algorithms import ALGORITHMS
-from concordfl.core import Aggregation, DataError, Training
+from concordfl.core import Aggregation, DataError, ObjectiveChoice, Training
 from concordfl.core.optim import SCHEDULES
 from concordfl.data.datasets import DATASETS
 from concordfl.engine.files import canonical_json
@@ -587,7 +587,8 @@ class World:
 
 
 COMPARE = ("compare", "kept.toml", "--algorithms", "fedavg,local", "--seeds", "2")
-OWN_FORMS = ("table", "csv", "npz", "images", "mixed")
+OWN_FORMS = ("table", "csv", "npz", "images", "mixed", "numbers")
+NUMBERS = ("price", ["price", "size"], ["new", "near"])  # what a table of numbers is asked for
 MIXED = {  # a table with a column of every kind
     "table": "mixed.csv",
     "client": "site",
@@ -617,6 +618,14 @@ def _write_inputs(path: Path, rng: Generator) -> None:
     ]
     header = "id,site,region,set,age,sex,colour,y"
     (path / "own/mixed.csv").write_text("\n".join([header, *mixed]) + "\n")
+    numbers = [
+        f"{'ab'[i % 2]},{rng.normal():.2f},{100 + 10 * rng.normal():.2f},{rng.normal():.3f},"
+        f"{i % 2},{i // 2 % 2}"
+        for i in range(24)
+    ]
+    (path / "own/numbers.csv").write_text(
+        "\n".join(["client,age,price,size,new,near", *numbers]) + "\n"
+    )
     for client in "ab":
         for index, ending in enumerate(("png", "jpg", "gif", "bmp", "png", "jpg")):
             file = path / "own/images" / client / ("cat", "dog")[index % 2] / f"{index}.{ending}"
@@ -820,6 +829,10 @@ def prepare_data(world: World, folder: Path, rng: Generator) -> Prepared:
         data, root = MIXED, folder / "mixed.csv"
         if rng.random() < 0.5:
             data = {**{key: MIXED[key] for key in ("table", "client", "group")}, "time": "age"}
+    elif form == "numbers":
+        shutil.copyfile(source / "numbers.csv", folder / "numbers.csv")
+        data = {"table": "numbers.csv", "label": NUMBERS[rng.integers(len(NUMBERS))]}
+        root = folder / "numbers.csv"
     else:
         shutil.copytree(source / form, folder / "mine")
         data, root = {"folder": "mine"}, folder / "mine"
@@ -892,6 +905,7 @@ TYPED = (
     "[0.2, 0.3, 0.5]", "[1, 0, 0]", '["a"]', "[nan]", "[-1]", "{}", "{a = 1}", "{kind = 'iid'}",
     "[{}]", "[{kind = 'rotate'}]", "2026-01-01", "12:00:00", "2026-01-01T00:00:00Z", "\x1b[31m",
     "[/x]", "a\nb", "\t", "\u202e", "os:system", "subprocess:Popen", "a:b:c", "none", "null",
+    "regression", "learnt", "squared", "balanced",
     "0x10", "0b1", "1_000", "+1", "01", "[" * 200 + "]" * 200, "[" * 50_000, "{a={a={a={a=1}}}}",
     "a=b", "=", '"\\u0000"', "x" * 5000, "[1, 'a']", "'''", "#", "auto", "fedavg", "mlp", "digits",
     "/dev/zero", "../..", "natural", "cuda", "[1, 1, 1, 1, 1, 1, 1, 1]", "1e5", "4.0",
@@ -913,6 +927,7 @@ def targets() -> list[Target]:
     found += [Target(f"scenario.{field.name}") for field in fields(Scenario)] * 2
     found += [Target(f"training.{field.name}") for field in fields(Training)] * 2
     found += [Target(f"aggregation.{field.name}") for field in fields(Aggregation)] * 2
+    found += [Target(f"objective.{field.name}") for field in fields(ObjectiveChoice)] * 2
     found += [Target(f"algorithm.training.{field.name}") for field in fields(Training)]
     found += [Target(f"{section}.name") for section in ("data", "model", "algorithm", "scenario")]
     found += [Target("unknown.key"), Target("run.unknown"), Target("run"), Target("compare.fedavg")]

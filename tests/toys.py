@@ -261,7 +261,7 @@ class Toy(Algorithm):
         return server["params"]
 
     def predict(self, client: Client, state: Any, message: Any, examples: Examples) -> Tensor:
-        return client.probabilities(message, examples)
+        return client.predictions(message, examples)
 
     def inspect(self, client: Client, state: Any, message: Any) -> dict[str, Any]:
         return {"group": client.size % 2, "visits": state["visits"]}

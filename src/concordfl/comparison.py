@@ -26,7 +26,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     clients: object = None,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     model: ModelLike | None = None,
     out: str | Path | None = None,
     on_round: Observer | Iterable[Observer] = (),

@@ -1,6 +1,6 @@
 """What `run` and its relatives may be given in Python, as a configuration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ def read_inputs(
     *,
     clients: object = None,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     model: ModelLike | None = None,
     algorithm: AlgorithmLike | None = None,
     **settings: Any,
@@ -128,7 +128,9 @@ def as_algorithm(value: object) -> Algorithm:
     return value
 
 
-def _memory(clients: object, client: str | None, label: str | None, options: Any) -> Any:
+def _memory(
+    clients: object, client: str | None, label: str | Sequence[str] | None, options: Any
+) -> Any:
     from .data.gather import gather
     from .data.memory import Memory
 

@@ -4,7 +4,7 @@ together.
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def run(
     *,
     clients: object = None,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     model: ModelLike | None = None,
     algorithm: AlgorithmLike | None = None,
     rounds: int | None = None,

@@ -23,7 +23,7 @@ def tune(
     rungs: int | None = None,
     clients: object = None,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     model: ModelLike | None = None,
     out: str | Path | None = None,
     **settings: Any,

@@ -187,7 +187,7 @@ def test_prediction_is_equation_3():
         ]
     ).exp()  # (M1, N)
     classes = torch.stack(
-        [client.probabilities(params, splits.test).double() for params in message.models.values()]
+        [client.predictions(params, splits.test).double() for params in message.models.values()]
     )
     above = torch.einsum("ab,an,bny->ny", state.pi, densities, classes)
     below = torch.einsum("ab,an->n", state.pi, densities)

@@ -94,7 +94,7 @@ def test_one_cluster_serves_everybody():
 @dataclass(frozen=True)
 class OwnRule(ALGORITHMS["fedavg"]):
     def predict(self, client, state, message, examples):
-        return 1 - client.probabilities(message, examples)
+        return 1 - client.predictions(message, examples)
 
 
 def test_a_rule_without_a_module_is_refused():

@@ -99,7 +99,7 @@ def test_a_new_client_of_fedbn_tunes_its_own_layers_too():
     examples = client.examples
     assert torch.equal(
         made.algorithm.predict(client, state, tuned, examples),
-        client.probabilities(by_hand, examples),
+        client.predictions(by_hand, examples),
     )
 
 

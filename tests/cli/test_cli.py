@@ -480,10 +480,10 @@ BAD_INPUT = {
         ["data.folder=own", "data.standardise=false", "scenario.split=[1.0, 0.0, 0.0]"],
         "client 'a', train split: features must be finite, got NaN or infinity",
     ),
-    "clients with different shapes": (
+    "clients with different columns": (
         {"own/a.csv": CLIENT, "own/b.csv": "a,y\n1,0\n"},
         ["data.folder=own"],
-        "client 'b': examples must have the shape (2,) of client 'a', got (1,)",
+        "client 'b': columns must be those of client 'a', got none called b",
     ),
     "more clients than examples": (
         {},

@@ -147,7 +147,7 @@ def test_losses_and_counts(examples, linear):
     both = client.losses_each({"a": params, "b": linear.init(0, index=1)})
     assert both.shape == (SIZE, 2)
     assert torch.equal(both[:, 0], expected)
-    assert torch.allclose(client.probabilities(params, examples).sum(1), torch.ones(SIZE))
+    assert torch.allclose(client.predictions(params, examples).sum(1), torch.ones(SIZE))
     assert client.label_counts().tolist() == torch.bincount(examples.y, minlength=3).tolist()
     weight = torch.rand(SIZE)
     assert client.label_counts(weight)[0].item() == pytest.approx(

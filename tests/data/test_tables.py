@@ -465,3 +465,11 @@ def test_a_run_on_a_data_frame_predicts_for_frames_with_text(caplog):
     ]
     with pytest.raises(DataError, match="column 'x' must be a number or missing, got 'many'"):
         result.predict(new.assign(x=["1", "2", "many"]))
+
+
+def test_wide_tables_are_read_in_one_pass(tmp_path):
+    """1,000 columns took minutes when every column looked at all others' names several times."""
+    names = [f"c{number}" for number in range(1000)]
+    rows = [f"{'ab'[row]}," + ",".join(["1"] * 1000) + f",{row}" for row in range(2)]
+    text = "\n".join([",".join(["site", *names, "y"]), *rows])
+    assert len(table(tmp_path, text).features) == 1000

@@ -1,7 +1,10 @@
 """What is to be predicted, as users' files show it: classes, numbers, several labels."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
 
 import concordfl as cf
 from concordfl import DataError, SettingError, assemble
@@ -152,6 +155,27 @@ def test_a_column_of_one_target_is_a_target():
     rng = np.random.default_rng(0)
     given = load_config(clients={"a": (rng.normal(size=(20, 2)), rng.normal(size=(20, 1)))})
     assert assemble.make_federation(given).y.ndim == 1
+
+
+def test_several_labels_from_python_in_every_form():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(20, 2)).astype(np.float32), rng.integers(2, size=(20, 2))
+    tensors = torch.from_numpy(x), torch.from_numpy(labels)
+    frame = pd.DataFrame({"client": "a", "x": x[:, 0], "b": labels[:, 0], "c": labels[:, 1]})
+    forms = [
+        {"clients": {"a": (x, labels)}},
+        {"clients": {"a": (x, labels.tolist())}},
+        {"clients": {"a": TensorDataset(*tensors)}},
+        {"clients": {"a": Subset(TensorDataset(*tensors), range(20))}},
+        {"clients": frame, "label": ["b", "c"]},
+    ]
+    for form in forms:
+        made = assemble.make_federation(load_config(**form))
+        assert made.kind == "multi-label"
+        assert made.y.sum(0).tolist() == labels.sum(0).tolist()
+    assert made.preprocessing.targets == ("b", "c")
+    with pytest.raises(DataError, match="column of features beside 'client' and 'b', 'x', 'c'"):
+        load_config(clients=frame, label=["b", "x", "c"])
 
 
 # --- a federation of numbers ----------------------------------------------------------------------

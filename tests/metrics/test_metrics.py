@@ -3,7 +3,7 @@ import math
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from sklearn import metrics as sk
 
 from concordfl.metrics import (
@@ -89,6 +89,7 @@ def test_separation_of_points_into_true_groups():
     assert line.silhouette == pytest.approx((3.5 / 4.5 + 2.5 / 3.5) / 2)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 3))
 def test_regression_against_scikit_learn(seed, size, targets):
     rng = np.random.default_rng(seed)
@@ -107,6 +108,7 @@ def test_a_target_that_does_not_vary_has_no_r2():
     assert both.r2 == 0
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(2, 5))
 def test_several_labels_against_scikit_learn(seed, size, labels):
     rng = np.random.default_rng(seed)

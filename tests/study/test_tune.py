@@ -320,6 +320,12 @@ def test_a_method_of_ones_own_is_tuned_too(tmp_path):
     assert tomllib.loads(tuning.to_toml())["compare"][own]["training"] == path
 
 
+def test_a_command_of_several_lines_stays_a_comment(tmp_path):
+    tuning = tune(TABLE, ["fedavg"], {"training.lr": [1e-6, 0.1]}, out=tmp_path, rounds=1)
+    text = tuning.to_toml("concordfl tune 'a\nrounds = 7.toml'")
+    assert tomllib.loads(text) == tomllib.loads(tuning.to_toml())
+
+
 def test_methods_are_named_once(tmp_path):
     with pytest.raises(SettingError, match="methods must be named once each, got local, local"):
         tune(TABLE, ["local", "local"], RATES, out=tmp_path)
@@ -443,6 +449,10 @@ def test_tune_refuses_to_replace_a_file_of_yours(folder):
         "concordfl: the tuned run file must be new, or an earlier one, got mine.toml\n"
     )
     assert (folder / "mine.toml").read_text() == RUN_FILE
+    for wrong in ("nowhere/tuned.toml", "."):
+        done = concordfl(folder, *TUNE, "-o", wrong)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert not (folder / "runs").exists()
     (folder / "mine-tuned.toml").write_text("# Written by `concordfl tune` some time ago")
     assert concordfl(folder, *TUNE).returncode == 0
 

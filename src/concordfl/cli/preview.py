@@ -99,7 +99,7 @@ def _targets_of(federation: Federation, y: np.ndarray) -> str:
     if federation.kind == "multi-label":
         return histogram(y.sum(axis=0).astype(int))
     ranges = [values[::2] for values in federation.quantiles(y).values()]  # 0, a half and 1
-    return "; ".join(" ".join(f"{value:.4g}" for value in values) for values in ranges)
+    return "; ".join(" ".join(f"{value:.6g}" for value in values) for values in ranges)
 
 
 def histogram(counts: np.ndarray) -> str:

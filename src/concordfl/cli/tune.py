@@ -28,7 +28,7 @@ from .options import (
 )
 from .progress import show_progress
 from .results import stoppable
-from .terminal import console, printable, say, show
+from .terminal import console, say, show
 
 
 def tune(
@@ -85,7 +85,7 @@ def tune(
             assignments=assignments([], executor=executor, device=device),
             display=_display,
         )
-    found.write(target, printable(shlex.join(["concordfl", *sys.argv[1:]])))
+    found.write(target, shlex.join(["concordfl", *sys.argv[1:]]))
     show_tuning(file.stem, found)
     compare = ["concordfl", "compare", str(target), "--algorithms", algorithms]
     say(f"Written to {target}; `{shlex.join(compare)}` compares them on test data")

@@ -153,10 +153,6 @@ class Client:
         """What the network predicts: (N, Y) class probabilities, or what the objective says."""
         return self.objective.predictions(self.logits(params, examples))
 
-    def probabilities(self, params: Params, examples: Examples) -> Tensor:
-        """(N, Y) class probabilities: `predictions` where targets are classes."""
-        return self.predictions(params, examples)
-
     def module(self, params: Params) -> nn.Module:
         """`predictions` at `params` as a module of its own, of inputs as the network takes
         them.

@@ -7,6 +7,7 @@ that is missing, or has a category that nobody had in training, is 0 in all of t
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -95,8 +96,9 @@ def drop_advice(name: str) -> str:
 
 def match_columns(names: Sequence[str], table: CsvTable, where: str, whose: str) -> None:
     """Refuse a table that lacks one of the columns, or has another; their order does not matter."""
-    missing = [name for name in names if name not in table.features]
-    extra = [name for name in table.features if name not in names]
+    features = table.features
+    missing = sorted({*names} - {*features}, key=names.index)
+    extra = sorted({*features} - {*names}, key=features.index)
     if missing:
         raise DataError(
             f"{where}: columns must be those of {whose}, got none called {listing(missing)}"
@@ -167,7 +169,7 @@ def agree(tables: Sequence[CsvTable]) -> tuple[Column, ...]:
     )
     features = feature_names(columns)
     if len({*features}) < len(features):
-        twice = sorted(name for name in {*features} if features.count(name) > 1)
+        twice = sorted(name for name, count in Counter(features).items() if count > 1)
         raise DataError(f"features must have different names, got several called {listing(twice)}")
     return columns
 

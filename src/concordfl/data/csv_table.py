@@ -50,7 +50,8 @@ class CsvTable(NamedTuple):
     @property
     def features(self) -> tuple[str, ...]:
         """The columns that are features, in their order."""
-        return tuple(name for name in self.header if name in {*self.numbers, *self.texts})
+        features = {*self.numbers, *self.texts}
+        return tuple(name for name in self.header if name in features)
 
     def __len__(self) -> int:
         return len(self.x)

@@ -35,6 +35,14 @@ def reading(path: Path | str, rule: str) -> Iterator[None]:
         raise DataError(f"{printable(path)} must {rule}: {reason(error)}") from None
 
 
+def working_folder() -> str | None:
+    """Where relative paths begin; None where it has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
 def kind_of(path: Path) -> str | None:
     """What lies at `path`: FILE, FOLDER, another of KINDS; None where nothing is."""
     try:

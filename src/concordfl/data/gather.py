@@ -1,7 +1,8 @@
 """Clients' examples as Python has them: arrays and labels, data frames, torch's data sets."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from ..core import DataError
 from .columns import feature_names
+from .csv_table import columns_of
 from .files import reading
 from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
@@ -19,10 +21,14 @@ from .samples import Samples, check_inputs, check_labels, require_text
 from .text import listing, quote
 
 
-def gather(clients: object, client: str | None = None, label: str | None = None) -> Given:
-    """The examples of every client, checked; `client` and `label` are columns of a data frame."""
+def gather(
+    clients: object, client: str | None = None, label: str | Sequence[str] | None = None
+) -> Given:
+    """The examples of every client, checked; `client` and `label` are columns of a data frame,
+    where several labels may be given.
+    """
     if is_frame(clients):
-        return _of_frame(clients, client or "client", label or "y")
+        return _of_frame(clients, client or "client", columns_of(label or "y"))
     if client is not None or label is not None:
         raise DataError("client and label must be columns of a data frame, got clients without")
     if not isinstance(clients, Mapping):
@@ -93,33 +99,41 @@ def _given(parts: Iterable[Samples], encoded: EncodedFrames) -> Given:
     return Given(tuple(parts), columns, encoded.notices)
 
 
-def _of_frame(frame: Any, client: str, label: str) -> Given:
+def _of_frame(frame: Any, client: str, labels: tuple[str, ...]) -> Given:
     columns = list(frame.columns)
     if len({*map(str, columns)}) < len(columns):
         raise DataError(f"columns must have different names, got {listing(map(str, columns))}")
-    for column in (client, label):
+    for column in (client, *labels):
         if column not in columns:
             raise DataError(
                 f"the data frame must have a column called {quote(column)}, got "
                 f"{listing(map(str, columns))}"
             )
-    features = [column for column in columns if column not in (client, label)]
-    if client == label or not features:
+    features = [column for column in columns if column not in (client, *labels)]
+    if client in labels or not features:
         raise DataError(
             f"the data frame must have a column of features beside {quote(client)} and "
-            f"{quote(label)}, got {listing(map(str, columns))}"
+            f"{listing(map(quote, labels))}, got {listing(map(str, columns))}"
         )
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(frame[client].to_numpy().tolist()):
         rows.setdefault(_owner(name, row, client), []).append(row)
     encoded = encode_frames({"the data frame": frame[features]})
     inputs, names = encoded.x[0], feature_names(encoded.columns)
-    labels = to_labels(frame[label], len(inputs), "the data frame")
+    targets = _frame_labels(frame, labels, len(inputs))
     parts = [
-        Samples(owner, inputs[rows[owner]], labels.take(rows[owner]), names)
+        Samples(owner, inputs[rows[owner]], targets.take(rows[owner]), names)
         for owner in sorted(rows)
     ]
     return _given(parts, encoded)
+
+
+def _frame_labels(frame: Any, columns: tuple[str, ...], count: int) -> Labels:
+    where = "the data frame"
+    if len(columns) == 1:
+        return to_labels(frame[columns[0]], count, where)
+    found = check_labels(to_array(frame[list(columns)], where), count, where)
+    return replace(found, columns=columns)
 
 
 def _owner(name: object, row: int, column: str) -> str:
@@ -147,7 +161,7 @@ def _of_torch(data: TorchDataset[Any], where: str) -> tuple[object, object]:
             )
         value = item[0][None] if isinstance(item[0], torch.Tensor) else np.asarray(item[0])[None]
         inputs.append(to_array(value, where))
-        labels.append(item[1].item() if hasattr(item[1], "item") else item[1])
+        labels.append(item[1].tolist() if hasattr(item[1], "tolist") else item[1])
     shapes = {one.shape[1:] for one in inputs}
     if len(shapes) != 1:
         raise DataError(
@@ -184,6 +198,8 @@ def to_labels(given: Any, count: int, where: str) -> Labels:
     values = given.to_numpy() if hasattr(given, "to_numpy") else given
     if isinstance(values, np.ndarray) and values.dtype != object:
         return check_labels(values, count, where)
+    if not isinstance(values, (str, bytes)) and _are_rows(values):
+        return check_labels(to_array(values, f"{where}: labels"), count, where)
     listed = [one.item() if isinstance(one, np.generic) else one for one in _listed(values)]
     if len(listed) != count:
         raise DataError(f"{where}: x and y must be equally long, got {count} and {len(listed)}")
@@ -197,6 +213,13 @@ def to_labels(given: Any, count: int, where: str) -> Labels:
     for name in labels.names:
         require_text(name, f"{where}: every label")
     return labels
+
+
+def _are_rows(values: Any) -> bool:
+    """Whether several numbers are given for every example."""
+    return isinstance(values, (list, tuple)) and all(
+        isinstance(one, (list, tuple, np.ndarray)) for one in values
+    )
 
 
 def _listed(values: Any) -> list[Any]:

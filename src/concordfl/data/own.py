@@ -20,7 +20,7 @@ from ..core import DataError, Key, SettingError
 from .columns import feature_names
 from .csv_table import columns_of
 from .dataset import Dataset, Source
-from .files import FILE, FOLDER, kind_of, list_folder, reading
+from .files import FILE, FOLDER, kind_of, list_folder, reading, working_folder
 from .own_tables import (
     JoinedTables,
     groups_of,
@@ -103,7 +103,10 @@ class OwnData(Source):
 
     @property
     def path(self) -> Path:
-        return Path(self.relative_to or "", self.given_path)
+        """Where the data are, as short as it can be said in the working folder."""
+        if self.relative_to is None or self.relative_to == working_folder():
+            return Path(self.given_path)
+        return Path(self.relative_to, self.given_path)
 
     def is_there(self) -> bool:
         """Whether something lies where the data should be."""

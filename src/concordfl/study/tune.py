@@ -30,7 +30,7 @@ from ..config import (
 )
 from ..core import ClientStepError, ConcordError, SettingError
 from ..data import Federation
-from ..data.files import kind_of
+from ..data.files import kind_of, require_file
 from ..engine.experiment import ignore, is_due, schedule
 from ..engine.files import write_atomically
 from ..engine.records import RunFolder
@@ -99,7 +99,7 @@ class Tuning:
         day = datetime.now(UTC).date().isoformat()
         lines = [f"{HEADER} on {day}: settings chosen on validation data.", f"# {command}"]
         lines += [f"# {describe(one)}" for one in self.methods.values()]
-        head = "\n".join(line for line in lines if line != "# ")
+        head = "\n".join(_on_one_line(line) for line in lines if line != "# ")
         moved = folder is None or str(folder.absolute()) != self.table.get(RELATIVE_TO)
         table = with_relative_paths(self.table) if moved else self.table
         kept = {key: value for key, value in table.items() if key != RELATIVE_TO}
@@ -172,9 +172,20 @@ def _grid_size(tried: Sequence[Candidate]) -> int:
 
 
 def require_writable(file: Path) -> None:
-    """Refuse to replace a file that is not a tuned run file."""
-    if kind_of(file) is not None and not file.read_bytes().startswith(HEADER.encode()):
+    """Refuse to replace a file that is not a tuned run file, and a folder that is not there."""
+    if not file.absolute().parent.is_dir():
+        raise SettingError(f"the tuned run file must lie in a folder that exists, got {file}")
+    if kind_of(file) is None:
+        return
+    require_file(file)
+    if not file.read_bytes().startswith(HEADER.encode()):
         raise SettingError(f"the tuned run file must be new, or an earlier one, got {file}")
+
+
+def _on_one_line(text: str) -> str:
+    """With characters that are no comment's written out."""
+    letters = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(letters)
 
 
 # --- the race -------------------------------------------------------------------------------------
