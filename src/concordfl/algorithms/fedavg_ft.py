@@ -9,7 +9,7 @@ clients that were not in training tune on the examples they bring.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import About, Client, Params, Repeats, Tree
+from ..core import About, Algorithm, Client, Params, Repeats, Tree
 from .fedavg import FedAvg
 
 
@@ -24,7 +24,6 @@ class FedAvgFineTuned(FedAvg):
         cost="1",
     )
     personal: ClassVar[bool] = True
-    tunes_new: ClassVar[bool] = False  # it tunes by itself
     adapts: ClassVar[str] = "its own copy of the model"
 
     tune_epochs: Repeats = 1
@@ -32,8 +31,7 @@ class FedAvgFineTuned(FedAvg):
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
         return {"tuned": super().tune(client, state, message, self.tune_epochs)}
 
-    def tune(self, client: Client, state: Tree, message: Params, epochs: int) -> Params:
-        return message
+    tune = Algorithm.tune  # it has tuned by itself
 
     def unadapted(self, client: Client, message: Params) -> Tree:
         return {"tuned": message}

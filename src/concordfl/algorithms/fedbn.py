@@ -43,7 +43,6 @@ class FedBN(Algorithm):
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
-    tunes_new: ClassVar[bool] = True
     adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
     def init_server(self, task: Task, seed: int) -> Params:

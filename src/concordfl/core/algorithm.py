@@ -147,7 +147,6 @@ class Algorithm(Settings, ABC):
     classifies: ClassVar[bool] = True  # whether it predicts labels
     averages: ClassVar[bool] = True  # whether its rounds average models
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
-    tunes_new: ClassVar[bool] = False  # whether new clients tune a shared model (`run.tune_new`)
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
     # the kinds of objectives that it can learn; a method that only needs a loss supports ANY_KIND
@@ -199,10 +198,14 @@ class Algorithm(Settings, ABC):
     def tune(self, client: Client, state: Tree, message: Tree, epochs: int) -> Tree:
         """What a new client makes of the message by training it for `epochs` (`run.tune_new`).
 
-        A method with another rule for new clients leaves the message as it is, and has no
-        `tunes_new`.
+        A method with another rule for new clients leaves the message as it is.
         """
         return message
+
+    @property
+    def tunes_new(self) -> bool:
+        """Whether new clients tune at all."""
+        return type(self).tune is not Algorithm.tune
 
     def unadapted(self, client: Client, message: Tree) -> Tree | None:
         """The state to predict with for somebody who has no examples; `client` is empty.
