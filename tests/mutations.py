@@ -870,7 +870,7 @@ def _prepare_newcomer(world: World, folder: Path, rng: Generator) -> Prepared:
         shutil.copyfile(world.path / "own" / source, given)
     files = [path for path in (given, *sorted(given.rglob("*"))) if path.is_file()]
     words = _damage_own(folder, pick(rng, files), rng)
-    verb = pick(rng, ("adapt", "score"))
+    verb = pick(rng, ("adapt", "score", "predict"))
     return Prepared(f"{method} {words}", (verb, "run", "--data", given.name))
 
 

@@ -159,6 +159,8 @@ def test_what_is_kept_is_checked_when_it_is_read(folder, damage):
         message = "is of another run than its folder: let the client adapt again"
     with pytest.raises(cf.ConcordError, match=message):
         loaded.predict(x, client="clinic")
+    with pytest.raises(cf.SettingError, match="client must be of the run, or have adapted to it"):
+        loaded.predict(x, client="nobody")
     loaded.adapt(x, y, name="clinic")
     assert loaded.predict(x, client="clinic").shape == (10,)
 

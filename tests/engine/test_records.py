@@ -185,7 +185,7 @@ def test_what_the_system_refuses_is_one_line(tmp_path):
 
 
 def test_what_was_written_is_read(folder):
-    clients = [{"id": id, "size": 3, "labels": [1, 2]} for id in ODD_IDS]
+    clients = [{"id": id, "held_out": False, "labels": [1, 2]} for id in ODD_IDS]
     federation = {"identity": {"data": "0" * 64}, "clients": clients, "more": None}
     assert folder.read_summary() is folder.read_executor() is folder.read_federation() is None
     folder.write_summary({**SUMMARY, "more": torch.ones(2)})
@@ -472,7 +472,9 @@ def test_mutated_files_are_one_line_or_the_same_content(folder, name):
     folder.append_record({"round": 5, "local": {"accuracy": 0.5}})
     folder.write_summary(SUMMARY)
     folder.write_executor(EXECUTOR)
-    folder.write_federation({"identity": {"data": "0"}, "clients": [{"id": "a"}]})
+    folder.write_federation(
+        {"identity": {"data": "0"}, "clients": [{"id": "a", "held_out": False}]}
+    )
     folder.write_clients(5, {"a": {"accuracy": 0.5, "group": "x"}})
     folder.write_client_state("a", tree.pack({"w": torch.ones(3)}))
     whole, rng, path = read_all(folder), random.Random(name), folder.path / name

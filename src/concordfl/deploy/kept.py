@@ -10,6 +10,7 @@ In a run's folder a client that joined is two files:
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..engine.files import (
     read_file,
     write_atomically,
 )
-from ..engine.records import RunFolder
+from ..engine.records import ClientFacts, RunFolder
 from ..engine.sealed_tensors import seal_client_tree, verify_client_tree
 
 ADVICE = "let the client adapt again"
@@ -131,7 +132,7 @@ class InFolder(Kept):
     settings: Config
     identity: Mapping[str, str]  # of its settings and data
     parameters_sha256: str  # of the server's last state
-    clients: tuple[Mapping[str, Any], ...]  # as federation.json has them
+    clients: tuple[ClientFacts, ...]  # as federation.json has them
 
     @property
     def participants(self) -> tuple[ClientId, ...]:
@@ -142,7 +143,7 @@ class InFolder(Kept):
         return self._ids(held_out=True)
 
     def _ids(self, *, held_out: bool) -> tuple[ClientId, ...]:
-        return tuple(client["id"] for client in self.clients if client.get("held_out") is held_out)
+        return tuple(client["id"] for client in self.clients if client["held_out"] is held_out)
 
     def state(self, id: ClientId) -> Tree | None:
         return RunFolder(self.path).read_client_state(id)
@@ -186,8 +187,13 @@ class InFolder(Kept):
             return held
 
     def newcomers(self) -> list[ClientId]:
-        found = [ANSWER.read(file) for file in sorted(self.path.glob("adapted/*.json"))]
-        return sorted(answer["client"] for answer in found if answer is not None)
+        """A damaged answer is left out: whoever asks for that client is told."""
+        found = []
+        for file in self.path.glob("adapted/*.json"):
+            with suppress(FormatError, CheckpointError):
+                answer = ANSWER.read(file)
+                found += [] if answer is None else [answer["client"]]
+        return sorted(found)
 
     def keep(self, newcomer: Newcomer) -> None:
         id = newcomer.answer["client"]

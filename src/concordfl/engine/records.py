@@ -147,11 +147,17 @@ class Summary(TypedDict):
 
 
 @with_config(extra="allow")
+class ClientFacts(TypedDict):
+    id: InstanceOf[str]  # which need not be valid Unicode
+    held_out: bool
+
+
+@with_config(extra="allow")
 class FederationFacts(TypedDict):
     """Who takes part, and what the run must be resumed with."""
 
     identity: dict[str, str]
-    clients: list[dict[str, Any]]
+    clients: list[ClientFacts]
 
 
 class ExecutorChoice(TypedDict):
