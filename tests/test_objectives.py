@@ -1,5 +1,7 @@
 """Tasks beyond classes, through whole runs: against scikit-learn and closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import concordfl as cf
 from concordfl import assemble
 from concordfl.algorithms import ALGORITHMS
 from concordfl.deploy import newcomer, scoring
+from concordfl.deploy.finished import FinishedRun
 from concordfl.inputs import load_config
 from concordfl.metrics import agreement
 
@@ -314,3 +317,15 @@ def test_a_network_must_give_what_the_objective_needs():
         cf.run(**settings)
     with pytest.raises(cf.SettingError, match="must give 2 outputs, a mean per target and then"):
         cf.run(**settings, objective={"deviation": "learnt"})
+
+
+def test_a_summary_must_be_of_one_kind(tmp_path):
+    cf.run(**quick("regression", "fedavg"), out=tmp_path / "run")
+    run = FinishedRun.open(tmp_path / "run")
+    record = run.summary["preprocessing"]
+    two = {"mean": [0.0, 0.0], "deviation": [1.0, 1.0]}
+    changes = ({"targets": ["a", "b"], "targets_standardised": two}, {"objective": "multi-label"})
+    for change in changes:
+        other = replace(run, summary=run.summary | {"preprocessing": record | change})
+        with pytest.raises(cf.CheckpointError, match="preprocessing of 1 targets for regression"):
+            other.preprocessing  # noqa: B018

@@ -11,7 +11,8 @@ import concordfl as cf
 import toys
 from command import concordfl
 from concordfl.algorithms import FedProx
-from concordfl.config import Config, algorithm_name, algorithm_reference, own_code
+from concordfl.by_name import algorithm_name, algorithm_reference
+from concordfl.config import Config, own_code
 from concordfl.study import kept_results
 from concordfl.study.cells import ConfigHasher
 

@@ -6,7 +6,8 @@ from functools import partial
 import torch
 
 from .algorithms import ALGORITHMS
-from .config import Config, algorithm_name
+from .by_name import algorithm_name
+from .config import Config
 from .core import (
     Algorithm,
     Classification,

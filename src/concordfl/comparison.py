@@ -6,7 +6,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from .config import Config, algorithm_name, algorithm_reference
+from .by_name import algorithm_name, algorithm_reference
+from .config import Config
 from .core import Algorithm, SettingError
 from .core.own_code import is_given
 from .core.settings import received

@@ -8,24 +8,23 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tomli_w
 from torch import nn
 
 from . import models
-from .algorithms import ALGORITHMS
-from .core import Aggregation, Algorithm, ObjectiveChoice, SettingError, Settings, Training
+from .by_name import choose, method_from, method_table, named, nearest_name
+from .core import Aggregation, Algorithm, ObjectiveChoice, SettingError, Training
 from .core.optim import SCHEDULES
-from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
-from .core.settings import check_keys, nearest, received, to_toml
+from .core.own_code import names_own_code
+from .core.settings import check_keys, received, to_toml
 from .data import Source
 from .data.datasets import DATASETS, DEFAULT_DATASET, OWN_DATA
 from .data.own import OwnData
 from .engine.plan import Plan
 from .scenarios import NAMED, PARTITIONS, SHIFTS, Scenario
 
-Kind = TypeVar("Kind", bound=Settings)
 FORMAT = 1  # of run files
 SECTIONS = (
     *("run", "data", "scenario", "objective", "model", "training", "aggregation", "algorithm"),
@@ -109,7 +108,7 @@ class Config:
             compared_method(table, name)
         table = _with_own_sections(table)
         network = {"name": "mlp", **table.get("model", {})}
-        data = data or _choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
+        data = data or choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
             data=data,
@@ -124,13 +123,13 @@ class Config:
     def to_table(self) -> dict[str, Any]:
         """The complete table, defaults included: `from_table` gives the same configuration back."""
         scenario = self.scenario.to_table()
-        scenario["partition"] = _named(self.scenario.partition, "kind", PARTITIONS)
-        scenario["shifts"] = [_named(shift, "kind", SHIFTS) for shift in self.scenario.shifts]
+        scenario["partition"] = named(self.scenario.partition, "kind", PARTITIONS)
+        scenario["shifts"] = [named(shift, "kind", SHIFTS) for shift in self.scenario.shifts]
         training = self.training.to_table()
-        training["schedule"] = _named(self.training.schedule, "kind", SCHEDULES)
+        training["schedule"] = named(self.training.schedule, "kind", SCHEDULES)
         return {
             "run": self.run.to_table(),
-            "data": _named(self.data, "name", DATASETS),
+            "data": named(self.data, "name", DATASETS),
             "scenario": scenario,
             "objective": self.objective.to_table(),
             "model": {"name": self.model.name, **to_toml(self.model.options)},
@@ -163,57 +162,7 @@ def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
             f"[{COMPARED}] must be about other methods than [algorithm], got {name!r}"
         )
     own, _ = _split_own(settings, where)
-    return _method({**own, "name": name}, where)
-
-
-def algorithm_name(algorithm: Algorithm) -> str:
-    """What a method is called in tables and summaries: its name in the registry, else that of its
-    class.
-    """
-    return _registered_name(algorithm) or type(algorithm).__name__
-
-
-def algorithm_reference(algorithm: Algorithm) -> str:
-    """What a run file calls a method: its name in the registry, else `package.module:Class`, or
-    `<Class>` for one that cannot be imported.
-    """
-    return _registered_name(algorithm) or name_of_object(type(algorithm))
-
-
-def method_table(algorithm: Algorithm) -> dict[str, Any]:
-    """The `[algorithm]` section of a method."""
-    return {"name": algorithm_reference(algorithm), **algorithm.to_table()}
-
-
-def _registered_name(algorithm: Algorithm) -> str | None:
-    return next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
-
-
-def _method(table: Mapping[str, Any], where: str) -> Algorithm:
-    """The method that a section names: one of ours, or a user's own class."""
-    name = table.get("name")
-    if not names_own_code(name):
-        refuse_given(name, "algorithm")
-        return _choose(table, "name", ALGORITHMS, where)
-    rest = {key: value for key, value in table.items() if key != "name"}
-    return method_class(str(name), f"{where}.name").from_table(rest, where)
-
-
-def method_class(name: str, setting: str) -> type[Algorithm]:
-    """The class of a method that `setting` names, ours or a user's own."""
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    kind = find_function(name, setting)
-    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
-        raise SettingError(
-            f"{setting} must name a class of concordfl.Algorithm, got {received(name)}"
-        )
-    missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    if missing:
-        raise SettingError(
-            f"{setting} must name a class that defines {', '.join(missing)}, got {received(name)}"
-        )
-    return kind
+    return method_from({**own, "name": name}, where)
 
 
 def _with_own_sections(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -411,17 +360,6 @@ def _require_nesting(table: Mapping[str, Any]) -> None:
         raise SettingError(f"settings must have at most {MAX_NESTING} levels, got more")
 
 
-def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
-    """The name of settings that can only be made from a registry."""
-    for name, kind in registry.items():
-        if kind is type(settings):
-            return name
-    raise SettingError(
-        f"settings must be of a known kind, got {type(settings).__name__}: known are "
-        f"{', '.join(sorted(registry))}"
-    )
-
-
 def _copy(value: Any) -> Any:
     return (
         {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
@@ -436,29 +374,6 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _choose(
-    table: Mapping[str, Any], key: str, registry: Mapping[str, type[Kind]], where: str
-) -> Kind:
-    """The settings that `table[key]` names, with the rest of the table as their values."""
-    if not isinstance(table, Mapping):
-        raise SettingError(f"{where} must be a table with a {key}, got {received(table)}")
-    rest = dict(table)
-    name = rest.pop(key, None)
-    if not isinstance(name, str) or name not in registry:
-        raise SettingError(
-            f"{where}.{key} must be a known name, got {received(name)}{_nearest(name, registry)}"
-        )
-    return registry[name].from_table(rest, where)
-
-
-def _nearest(name: object, known: Iterable[str]) -> str:
-    return nearest(name if isinstance(name, str) else "", known)
-
-
-def _named(settings: Settings, key: str, registry: Mapping[str, type[Any]]) -> dict[str, Any]:
-    return {key: name_of(settings, registry), **settings.to_table()}
-
-
 def _data_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """A user's own data need no name: `folder` or `table` says it."""
     name = next((key for key in OWN_DATA if key in table), DEFAULT_DATASET)
@@ -471,11 +386,12 @@ def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
     if name is not None:
         if not isinstance(name, str) or name not in NAMED:
             raise SettingError(
-                f"scenario.name must be a known name, got {received(name)}{_nearest(name, NAMED)}"
+                f"scenario.name must be a known name, got {received(name)}"
+                f"{nearest_name(name, NAMED)}"
             )
         table = NAMED[name] | table
     values = {"partition": {"kind": "natural" if data.has_clients else "iid"}, **table}
-    values["partition"] = _choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
+    values["partition"] = choose(values["partition"], "kind", PARTITIONS, "scenario.partition")
     if values["partition"].needs_clients:
         values.setdefault("clients", 10)
     if "shifts" in values:
@@ -484,7 +400,7 @@ def _scenario(given: Mapping[str, Any], data: Source) -> Scenario:
                 f"scenario.shifts must be a list of tables, got {received(values['shifts'])}"
             )
         values["shifts"] = [
-            _choose(shift, "kind", SHIFTS, f"scenario.shifts[{index}]")
+            choose(shift, "kind", SHIFTS, f"scenario.shifts[{index}]")
             for index, shift in enumerate(values["shifts"])
         ]
     return Scenario.from_table(values, "scenario")
@@ -496,7 +412,7 @@ def _algorithm(table: Mapping[str, Any]) -> Algorithm:
             f"[algorithm] must name the method that its settings are of, got {next(iter(table))!r} "
             "and no name"
         )
-    return _method(table or {"name": DEFAULT_ALGORITHM}, "algorithm")
+    return method_from(table or {"name": DEFAULT_ALGORITHM}, "algorithm")
 
 
 def _training(table: Mapping[str, Any], where: str = "training") -> Training:
@@ -504,5 +420,5 @@ def _training(table: Mapping[str, Any], where: str = "training") -> Training:
         raise SettingError(f"[{where}] must be a table, got {received(table)}")
     values = dict(table)
     if "schedule" in values:
-        values["schedule"] = _choose(values["schedule"], "kind", SCHEDULES, f"{where}.schedule")
+        values["schedule"] = choose(values["schedule"], "kind", SCHEDULES, f"{where}.schedule")
     return Training.from_table(values, where)

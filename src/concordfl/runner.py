@@ -22,6 +22,7 @@ from .assemble import (
     make_setup,
     with_files,
 )
+from .by_name import algorithm_name
 from .config import Config
 from .core import Algorithm, Model, SettingError
 from .data import Federation
@@ -229,7 +230,7 @@ def _summarise(
     choice: Choice,
 ) -> dict[str, Any]:
     return {
-        "algorithm": configuration.algorithm_name(settings.algorithm),
+        "algorithm": algorithm_name(settings.algorithm),
         **experiment.summary(progress),
         "executor_reason": choice.reason,
         "task": {
@@ -256,7 +257,7 @@ def _facts(
     simulated = settings.scenario.partition.needs_clients
     ids = federation.participants
     return warnings.Facts(
-        configuration.algorithm_name(settings.algorithm),
+        algorithm_name(settings.algorithm),
         experiment,
         progress,
         experiment.last_rows(),

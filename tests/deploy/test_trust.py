@@ -129,6 +129,10 @@ def test_what_is_trusted_runs(tmp_path):
         {"num_classes": 0},
         {"num_classes": "ten"},
         {"num_classes": 10**9},
+        {"objective": "ranking"},
+        {"objective": ["classification"]},
+        {"objective_settings": {"num_classes": 9}},
+        {"objective_settings": "touch"},
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ import typer
 
 from .. import config as configuration
 from .. import runner
+from ..by_name import algorithm_name
 from ..core import SettingError
 from ..core.settings import received
 from ..study import compare as comparison
@@ -50,7 +51,7 @@ def run(
     if dry_run:
         _show_preview(settings)
         return
-    name = configuration.algorithm_name(settings.algorithm)
+    name = algorithm_name(settings.algorithm)
     folder = out or comparison.new_folder(
         Path("runs") / f"{file.stem}-{name}-seed{settings.run.seed}"
     )

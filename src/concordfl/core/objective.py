@@ -81,6 +81,11 @@ class Objective(Settings, ABC):
         """How many numbers a network gives for an example."""
 
     @property
+    def num_predicted(self) -> int:
+        """How many numbers a prediction has: one per class, target or label."""
+        return self.num_outputs
+
+    @property
     @abstractmethod
     def outputs_are(self) -> str:
         """What these numbers are, as the rule for networks says it."""
@@ -192,6 +197,10 @@ class Regression(Objective):
     @property
     def num_outputs(self) -> int:
         return 2 * self.num_targets if self.learns_deviation else self.num_targets
+
+    @property
+    def num_predicted(self) -> int:
+        return self.num_targets
 
     @property
     def outputs_are(self) -> str:

@@ -272,7 +272,14 @@ class FinishedRun:
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """How the run read its own data, and reads a newcomer's."""
-        return Preprocessing.from_record(self.summary.get("preprocessing"))
+        made = Preprocessing.from_record(self.summary.get("preprocessing"))
+        names, expected = made.classes or made.targets, self.objective
+        if (made.kind, len(names)) != (expected.kind, expected.num_predicted):
+            raise CheckpointError(
+                f"summary.json must give a preprocessing of {expected.num_predicted} targets for "
+                f"{expected.kind}, got {len(names)} for {made.kind}"
+            )
+        return made
 
     @property
     def columns_aside(self) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
+from ..by_name import method_class
 from ..config import (
     COMPARED,
     DEFAULT_ALGORITHM,
     OWN_SECTIONS,
     Config,
-    method_class,
     override,
     split_path,
 )

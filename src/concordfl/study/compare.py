@@ -12,7 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from .. import assemble, runner
-from ..config import Config, algorithm_name, own_code, read_table
+from ..by_name import algorithm_name
+from ..config import Config, own_code, read_table
 from ..core import ANY_KIND, SettingError
 from ..core.settings import nearest, received
 from ..data.memory import Memory

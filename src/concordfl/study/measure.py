@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from ..config import algorithm_name, read_table
+from ..by_name import algorithm_name
+from ..config import read_table
 from ..core import DataError
 from ..deploy.finished import FinishedRun
 from ..engine.files import to_json
