@@ -326,8 +326,8 @@ def test_rounds_that_a_method_counts_in_its_own_way_are_said():
     assert "for the 16 asked for: equal communication" in text
     given = ALGORITHMS["fedconcat"](clusters=2, encoder_rounds=2, head_rounds=3)
     assert found(given)["rounds"] == (
-        "mine plays 5 rounds in stages (encoders 2, head 3) for the 3 asked for: as encoder_rounds "
-        "and head_rounds say"
+        "mine plays 7 rounds in stages (cluster 1, encoders 2, concatenate 1, head 3) for the 3 "
+        "asked for: as encoder_rounds and head_rounds say"
     )
     assert (
         "mine plays 4 rounds in stages (first 1, train 3)" in found(ALGORITHMS["fesem"]())["rounds"]

@@ -278,14 +278,15 @@ def _too_few_evaluations(facts: Facts, count: int) -> Findings:
 
 def _rounds(facts: Facts) -> Findings:
     """Rounds of training that are not those that were asked for."""
-    stages = Counter(turn.stage.name for turn in facts.experiment.turns if turn.stage.trains)
-    asked, total = facts.experiment.plan.rounds, sum(stages.values())
-    if total != asked or len(stages) > 1:
+    turns, asked = facts.experiment.turns, facts.experiment.plan.rounds
+    training = [turn.stage.name for turn in turns if turn.stage.trains]
+    if len(training) != asked or len(set(training)) > 1:
+        stages = Counter(turn.stage.name for turn in turns)
         parts = ", ".join(f"{name} {count}" for name, count in stages.items())
         rule = facts.algorithm.rounds_rule()
         yield (
             "rounds",
-            f"{facts.name} plays {total} rounds in stages ({parts}) for the {asked} asked for"
+            f"{facts.name} plays {len(turns)} rounds in stages ({parts}) for the {asked} asked for"
             + (f": {rule}" if rule else ""),
         )
 

@@ -27,7 +27,7 @@ DATA = "data"  # the kind of warnings that are about the data, not about a metho
 # Warnings that several methods have alike are said once, in these words.
 SAID_ONCE = {
     "still-improving": "still improving at the last round: more rounds may change the order",
-    "few-evaluations": "evaluated too seldom to know whether they were still improving",
+    "few-evaluations": "too few evaluations to tell whether it was still improving",
     "never-asked": "some clients were never asked to train",
 }
 
