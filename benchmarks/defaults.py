@@ -1,6 +1,6 @@
-"""Do the defaults give the right answer? Every method on every setting of experiments/defaults, with
-the defaults as they were (`before`), as they are (`default`), and with the learning rate tuned on
-validation (`tuned`).
+"""Do the defaults give the right answer? Every method on every setting of experiments/defaults:
+with the defaults as they were (`before`), as they are (`default`), and with the learning rate that
+is best on validation (`tuned`).
 
     python benchmarks/defaults.py              # computes what is missing, then prints the tables
     python benchmarks/defaults.py --show       # prints the tables from the kept figures alone
