@@ -158,57 +158,48 @@ def accuracy(row: Row) -> float:
     return float(row.test)
 
 
-def tables(rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
-    yield "Accuracy at participants' test examples in percent: before / default / tuned."
-    yield ""
-    yield "| method | " + " | ".join(names) + " | mean |"
-    yield "|---" * (len(names) + 2) + "|"
-    means: dict[str, list[float]] = {}
+def mean_accuracies(
+    rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str]
+) -> dict[str, tuple[float, float, float]]:
+    """Before, default and tuned, each the mean over settings, by method."""
+    means = {}
     for method in methods:
-        triples = [
-            (
-                accuracy(rows[Cell(name, method, BEFORE)]),
-                accuracy(rows[Cell(name, method, "default")]),
-                accuracy(tuned(rows, name, method)),
+        columns = zip(*(_three(rows, name, method) for name in names), strict=True)
+        before, default, best = (statistics.mean(column) for column in columns)
+        means[method] = (before, default, best)
+    return means
+
+
+def tables(rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
+    means = mean_accuracies(rows, names, methods)
+    yield f"| method | {' | '.join(names)} | mean |"
+    yield "|---" * (len(names) + 2) + "|"
+    for method in methods:
+        triples = (*(_three(rows, name, method) for name in names), means[method])
+        parts = [" / ".join(f"{value:.1f}" for value in each) for each in triples]
+        yield f"| `{method}` | {' | '.join(parts)} |"
+    for column, variant in enumerate((BEFORE, "default")):
+        overall = correlation(
+            [three[column] for three in means.values()], [three[2] for three in means.values()]
+        )
+        each = {
+            name: correlation(
+                [_three(rows, name, method)[column] for method in methods],
+                [_three(rows, name, method)[2] for method in methods],
             )
             for name in names
-        ]
-        means[method] = [statistics.mean(column) for column in zip(*triples, strict=True)]
-        parts = [" / ".join(f"{value:.1f}" for value in each) for each in (*triples, means[method])]
-        yield f"| `{method}` | " + " | ".join(parts) + " |"
-    yield ""
-    yield from _rank_correlations(rows, names, methods, means)
+        }
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in each.items())
+        yield f"- {variant} and tuned: {overall:.2f} of the means; by setting {listed}"
 
 
-def _rank_correlations(
-    rows: Mapping[Cell, Row],
-    names: Sequence[str],
-    methods: Sequence[str],
-    means: Mapping[str, Sequence[float]],
-) -> Iterator[str]:
-    """Does the order of methods with defaults agree with their order when tuned?"""
-    best = {
-        (name, method): accuracy(tuned(rows, name, method)) for name in names for method in methods
-    }
-    for variant, column in ((BEFORE, 0), ("default", 1)):
-        each = [
-            _correlation(
-                [accuracy(rows[Cell(name, method, variant)]) for method in methods],
-                [best[name, method] for method in methods],
-            )
-            for name in names
-        ]
-        overall = _correlation(
-            [means[method][column] for method in methods], [means[method][2] for method in methods]
-        )
-        listed = ", ".join(f"{name} {value:.2f}" for name, value in zip(names, each, strict=True))
-        yield (
-            f"Rank correlation of `{variant}` with tuned: {overall:.2f} of the means; by setting "
-            f"{listed}, mean {statistics.mean(each):.2f}"
-        )
+def _three(rows: Mapping[Cell, Row], name: str, method: str) -> tuple[float, float, float]:
+    before, default = (rows[Cell(name, method, variant)] for variant in (BEFORE, "default"))
+    return accuracy(before), accuracy(default), accuracy(tuned(rows, name, method))
 
 
-def _correlation(left: Iterable[float], right: Iterable[float]) -> float:
+def correlation(left: Iterable[float], right: Iterable[float]) -> float:
+    """Of ranks (Spearman): are methods in the same order?"""
     return float(spearmanr(list(left), list(right)).statistic)
 
 

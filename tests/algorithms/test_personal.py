@@ -9,6 +9,7 @@ import toys
 from concordfl import Client, SettingError, Training
 from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, FeSEM, PFedMe
 from concordfl.core import Classification, tree
+from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
 
 OWN = ("toys:batch_norm_net",)
@@ -214,6 +215,19 @@ def test_pfedme_tends_to_fedavg(penalty):
     assert away < 30 / penalty
 
 
+@pytest.mark.parametrize(
+    ("rate", "momentum", "expected"),
+    [(0.01, 0.0, 0.01), (0.002, 0.9, 0.02), (0.5, 0.9, 1 / 15)],
+    ids=["the run's", "with momentum", "at most 1/λ"],
+)
+def test_rates_of_pfedme_that_are_left_out_follow_the_runs(rate, momentum, expected):
+    training = Training(lr=rate, momentum=momentum, batch_size=8, epochs=1)
+    left_out = finished(PFedMe(), training=training)[1]
+    given = finished(PFedMe(inner_lr=expected, outer_lr=expected), training=training)[1]
+    for name, value in given.server.items():
+        assert torch.allclose(left_out.server[name], value, atol=1e-6)
+
+
 def test_pfedme_mixes_at_the_server():
     data = toys.federation(clients=2)
     whole, half = (finished(PFedMe(mixing=beta), data, rounds=1) for beta in (1.0, 0.5))
@@ -222,6 +236,42 @@ def test_pfedme_mixes_at_the_server():
     assert all(
         torch.allclose(half[1].server[name], value, atol=1e-7) for name, value in expected.items()
     )
+
+
+def test_apfls_own_model_by_the_optimizer_is_by_plain_steps_without_momentum():
+    training = Training(lr=0.1, momentum=0.0, batch_size=8, epochs=1)
+    plain, ours = (
+        toys.state(finished(APFL(own_steps=steps), training=training)[0], "client-0")
+        for steps in ("plain", "optimizer")
+    )
+    assert plain.share == pytest.approx(ours.share, abs=1e-5)
+    assert all(torch.allclose(plain.own[name], ours.own[name], atol=1e-5) for name in plain.own)
+
+
+def test_with_momentum_apfls_own_model_keeps_up_only_by_the_optimizer():
+    """Clients of two concepts: who mixes in much of the shared model is wrong half of the time."""
+    plain, ours = (
+        toys.rows(finished(APFL(own_steps=steps), concepts(), rounds=10)[0])
+        for steps in ("plain", "optimizer")
+    )
+    assert np.mean([row["share"] for row in ours.values() if not row["new"]]) > np.mean(
+        [row["share"] for row in plain.values() if not row["new"]]
+    )
+
+
+def concepts():
+    """Four clients, two of them with exchanged labels."""
+    rng = np.random.default_rng(0)
+
+    def draw(exchanged):
+        x = rng.normal(size=(40, 3)).astype(np.float32)
+        return Arrays(x, ((x[:, 0] > 0) ^ exchanged).astype(np.int64))
+
+    clients = {
+        f"client-{i}": tuple(draw(i % 2 == 1) for _ in ("train", "validation", "test"))
+        for i in range(4)
+    }
+    return Federation.build(clients, {}, 2)
 
 
 def test_apfl_by_hand():
