@@ -18,10 +18,10 @@ from concordfl.deploy.newcomer import adapt
 from concordfl.deploy.scoring import score, score_both
 
 SECTIONS = {
-    "data": {"name": "digits"},
+    "data": {"name": "digits", "standardise": False},
     "scenario": {"clients": 4, "split": [0.5, 0.3, 0.2]},
     "model": {"name": "mlp", "hidden": [16]},
-    "training": {"lr": 0.1, "momentum": 0.9},
+    "training": {"lr": 0.1, "momentum": 0.9, "batch_size": 32, "epochs": 1},
     "run": {"rounds": 20, "evaluate_every": 20},
 }
 
