@@ -41,6 +41,7 @@ OLD_DEFAULTS = (
     "training.batch_size=32",
     "training.epochs=1",
 )
+ALWAYS_STANDARDISED = ("heart-disease",)  # its features were before
 OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "apfl": {"own_steps": "plain"},
     "fedconcat": {"encoder_rounds": 31, "head_rounds": 173},
@@ -63,6 +64,8 @@ class Cell(NamedTuple):
         if self.variant == BEFORE:
             # what the run file itself asks for stays
             changed = [each for each in OLD_DEFAULTS if not _names(table, each)]
+            if self.setting in ALWAYS_STANDARDISED:
+                changed.remove("data.standardise=false")
             table = override(table, changed)
             table["algorithm"] = {"name": self.method, **OLD_SETTINGS.get(self.method, {})}
         else:

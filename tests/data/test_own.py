@@ -324,3 +324,22 @@ def test_newcomers_are_read_as_the_run_read_its_clients(tmp_path):
         adapt(tmp_path / "run", tmp_path / "odd.npz")
     with pytest.raises(DataError, match="the client's data must exist"):
         adapt(tmp_path / "run", tmp_path / "nowhere.csv")
+
+
+def test_labels_are_left_out_by_their_own_names(tmp_path):
+    (tmp_path / "all.csv").write_text(
+        "a,client,y\n" + "".join(f"{i},{'pq'[i % 2]},{i % 3 + 1}\n" for i in range(12))
+    )
+    table = {"table": str(tmp_path / "all.csv"), "without": [1]}
+    data = Config.from_table({"data": table}).data.load(Key(0))
+    assert data.classes == ("1", "2", "3")
+    assert set(data.train.y.tolist()) == {1, 2}  # the numbers of the classes called 2 and 3
+    with pytest.raises(SettingError, match=r"must name labels of the data \(1, 2, 3\), got 4"):
+        Config.from_table({"data": {**table, "without": [4]}}).data.load(Key(0))
+
+
+def test_a_limit_of_test_examples_needs_a_test_set(tmp_path):
+    (tmp_path / "a.csv").write_text(CSV)
+    data = Config.from_table({"data": {"folder": str(tmp_path), "test_limit": 5}}).data
+    with pytest.raises(SettingError, match="data.test_limit needs data with a test set of their"):
+        data.load(Key(0))

@@ -126,6 +126,8 @@ def test_clients_can_be_held_out():
     assert [len(split) for split in made.splits(made.held_out[0])] == [14, 2, 4]
     with pytest.raises(SettingError, match="hold_out must leave a client to train with"):
         build(clients=2, hold_out=0.9)
+    with pytest.raises(SettingError, match="hold_out must hold out a client or 0, got 0.01 of 10"):
+        build(clients=10, hold_out=0.01)
 
 
 def test_clients_can_be_held_out_by_name():

@@ -132,7 +132,7 @@ class Training(Settings):
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: Positive = 0.02
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of sgd: adam has moments of its own
     weight_decay: NonNegative = 0.0
     batch_size: Count = 16
     epochs: Repeats = 2

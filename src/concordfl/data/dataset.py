@@ -13,6 +13,8 @@ from ..core import Count, CountOrZero, DataError, Key, SettingError, Settings
 from .arrays import Arrays
 from .columns import Column, feature_names, indicators
 from .files import FILE, FOLDER, kind_of, reading
+from .labels import class_name
+from .text import listing
 
 
 class Dataset(NamedTuple):
@@ -79,8 +81,8 @@ class Source(Settings, ABC):
     # whether the data come in clients of their own, which are then the clients of a run
     has_clients: ClassVar[bool] = False
 
-    # labels to leave out, of training and of test examples
-    without: tuple[CountOrZero, ...] | None = None
+    # labels to leave out, as the data have them, of training and of test examples
+    without: tuple[CountOrZero | str, ...] | None = None
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
     # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
@@ -96,13 +98,14 @@ class Source(Settings, ABC):
 
     def load(self, key: Key) -> Dataset:
         data = self.read(key)
-        unknown = [label for label in self.without or () if label >= data.num_classes]
-        if unknown:
+        if self.test_limit is not None and not len(data.test.y):
             raise SettingError(
-                f"data.without must name labels below {data.num_classes}, got {unknown[0]}"
+                f"data.test_limit needs data with a test set of their own, got {self.test_limit} "
+                "for data without"
             )
-        train = _limit(self._select(data.train), self.limit, key.child("limit"))
-        test = _limit(self._select(data.test), self.test_limit, key.child("test-limit"))
+        left_out = self._left_out(data)
+        train = _limit(_others(data.train, left_out), self.limit, key.child("limit"))
+        test = _limit(_others(data.test, left_out), self.test_limit, key.child("test-limit"))
         if not len(train):
             raise SettingError(
                 f"data.without must leave examples to train on, got {list(self.without or ())}"
@@ -115,9 +118,16 @@ class Source(Settings, ABC):
             time=_take(data.time, train),
         )
 
-    def _select(self, arrays: Arrays) -> np.ndarray:
-        """The indices of the examples whose labels are not left out."""
-        return np.flatnonzero(~np.isin(arrays.y, self.without or ()))
+    def _left_out(self, data: Dataset) -> list[int]:
+        """The numbers of the classes that `without` names."""
+        classes = data.classes or tuple(str(number) for number in range(data.num_classes))
+        names = [class_name(label) for label in self.without or ()]
+        unknown = [name for name in names if name not in classes]
+        if unknown:
+            raise SettingError(
+                f"data.without must name labels of the data ({listing(classes)}), got {unknown[0]}"
+            )
+        return [classes.index(name) for name in names]
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,13 @@ def cache_folder() -> Path | None:
 
 def _take(values: np.ndarray | None, indices: np.ndarray) -> np.ndarray | None:
     return None if values is None else values[indices]
+
+
+def _others(arrays: Arrays, left_out: list[int]) -> np.ndarray:
+    """The indices of the examples whose labels are not left out."""
+    if not left_out:
+        return np.arange(len(arrays.y))
+    return np.flatnonzero(~np.isin(arrays.y, left_out))
 
 
 def _limit(indices: np.ndarray, limit: int | None, key: Key) -> np.ndarray:

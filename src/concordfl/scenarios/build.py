@@ -137,8 +137,12 @@ def _hold_out(assignment: Assignment, scenario: Scenario, key: Key) -> Assignmen
     if isinstance(scenario.hold_out, tuple):
         return _hold_out_named(assignment, ids, scenario.hold_out)
     count = round(scenario.hold_out * len(ids))
-    if count == 0:
+    if scenario.hold_out == 0:
         return assignment
+    if count == 0:
+        raise SettingError(
+            f"scenario.hold_out must hold out a client or 0, got {scenario.hold_out} of {len(ids)}"
+        )
     if count == len(ids):
         raise SettingError(
             f"scenario.hold_out must leave a client to train with, got {scenario.hold_out} of "
