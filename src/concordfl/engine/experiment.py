@@ -173,7 +173,7 @@ class Experiment:
             try:
                 self.observe(Event(turn, len(self.turns), progress.seconds, record))
             except Stop:
-                if not ends:
+                if not self.is_over(progress):
                     self._end_with(turn, progress, record, before)
                 return
 
