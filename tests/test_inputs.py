@@ -16,7 +16,7 @@ from torch import nn
 import concordfl as cf
 import toy_models
 from concordfl import runner
-from concordfl.algorithms import FedEM
+from concordfl.algorithms import FedEM, FedProx
 from concordfl.engine import choice
 from concordfl.inputs import load_config
 
@@ -123,6 +123,39 @@ def test_short_settings_are_those_of_their_sections():
     assert load_config({"run": {"rounds": 9, "seed": 4}}, rounds=3).run.rounds == 3
 
 
+MOON = {
+    "algorithm": {"name": "moon", "mu": 5.0, "training": {"lr": 0.5}},
+    "training": {"lr": 0.2},
+    "model": {"name": "mlp", "hidden": [7]},
+}
+
+
+def test_another_method_by_name_has_its_own_settings_and_not_those_of_the_one_it_replaces():
+    found = load_config(MOON, algorithm="fedprox")
+    assert (found.algorithm, found.training.lr) == (FedProx(), 0.2)
+    own = {"fedprox": {"mu": 0.7, "training": {"lr": 0.3}}, "ifca": {}}
+    found = load_config({**MOON, "compare": own}, algorithm="fedprox")
+    assert (found.algorithm, found.training.lr) == (FedProx(mu=0.7), 0.3)
+    assert load_config({**MOON, "compare": own}, algorithm="fedprox", lr=0.1).training.lr == 0.1
+    for same in ("moon", {"name": "moon"}, {"temperature": 0.7}):
+        found = load_config(MOON, algorithm=same)
+        assert (found.algorithm.mu, found.training.lr) == (5.0, 0.5)
+
+
+def test_a_table_of_another_method_replaces_the_section():
+    compared = {"compare": {"fedprox": {"mu": 0.7}}}
+    found = load_config({**MOON, **compared}, algorithm={"name": "fedprox", "mu": 0.1})
+    assert (found.algorithm, found.training.lr) == (FedProx(mu=0.1), 0.2)
+
+
+def test_another_model_has_no_options_of_the_one_it_replaces():
+    assert load_config(MOON, model="cnn").model.options == {}
+    assert load_config({"model": {"hidden": [7]}}, model={"name": "cnn"}).model.options == {}
+    for same in ("mlp", {"name": "mlp"}):
+        assert load_config(MOON, model=same).model.options == {"hidden": [7]}
+    assert load_config(MOON, model={"hidden": [3]}).model.options == {"hidden": [3]}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -138,6 +171,18 @@ def test_short_settings_are_those_of_their_sections():
         ({"model": 3}, "model must be a name, a table, a torch.nn.Module or a function"),
         ({"source": 3}, "a run must be a file, a dict of sections or settings by name, got 3"),
         ({"source": load_config(), "seed": 3}, "a Config is complete and must be given alone"),
+        ({"source": {"run": 3}, "seed": 1}, "[run] must be a table, got 3"),
+        (
+            {"source": {"algorithm": "fedprox"}, "algorithm": "fedavg"},
+            "[algorithm] must be a table, got 'fedprox'",
+        ),
+        (
+            {"source": {"compare": {"fedprox": 3}}, "algorithm": "fedprox"},
+            "[compare.fedprox] must be a table, got 3",
+        ),
+        ({"on_round": 5}, "on_round must be a function or a list of functions, got 5"),
+        ({"on_round": [print, 5]}, "on_round must be a function or a list of functions, got 5"),
+        ({"until": "3"}, "until must be a round >= 1, got '3'"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -180,6 +225,18 @@ def test_a_watcher_may_end_the_run_with_any_round(tmp_path, evaluate_every):
         assert len(stopped.records) == len(short.records)
     again = cf.resume(tmp_path / "run")  # it is finished
     assert figures(again) == figures(short)
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 5])
+def test_a_watcher_may_end_a_run_in_the_round_up_to_which_it_is_played(tmp_path, evaluate_every):
+    run = {"executor": "serial", "evaluate_every": evaluate_every}
+    settings = {"clients": CLIENTS, **SMALL, "seed": 1, "run": run}
+    short = cf.run(**settings, rounds=5)
+    for out in (None, tmp_path / "run"):
+        stopped = cf.run(**settings, rounds=9, until=5, out=out, on_round=stop_at(5))
+        assert figures(stopped) == figures(short)
+        assert stopped.summary["stopped_early"]
+    assert figures(cf.resume(tmp_path / "run")) == figures(short)  # it is finished
 
 
 def test_a_run_stopped_early_has_the_thresholds_of_its_last_round():

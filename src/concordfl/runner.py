@@ -25,6 +25,7 @@ from .assemble import (
 from .by_name import algorithm_name
 from .config import Config
 from .core import Algorithm, Model, SettingError
+from .core.settings import received
 from .data import Federation
 from .deploy.finished import FinishedRun
 from .deploy.kept import InMemory
@@ -77,6 +78,8 @@ def run(
     With `out`, a new folder, everything is written there and a killed run can be taken up again by
     `resume`; so can one that is played only `until` a round.
     """
+    observe = all_of(on_round)
+    _check_until(until)
     settings = load_config(
         source,
         clients=clients,
@@ -92,10 +95,10 @@ def run(
         **sections,
     )
     if out is None:
-        return _run(settings, None, on_round, until)
+        return _run(settings, None, observe, until)
     settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, on_round, until)
+        return _run(settings, folder, observe, until)
 
 
 def resume(
@@ -114,6 +117,7 @@ def resume(
     a notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
+    _check_until(until)
     with RunFolder.open(Path(out)) as folder:
         settings = configuration.read_run_folder(
             folder.path, trust=trust, model=model, algorithm=algorithm
@@ -135,9 +139,20 @@ def go_on(
         return _run(settings, folder, on_round, until)
 
 
+def _check_until(until: int | None) -> None:
+    if until is not None and (type(until) is not int or until < 1):
+        raise SettingError(f"until must be a round >= 1, got {received(until)}")
+
+
 def all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
     """One observer for one or several."""
-    observers = (on_round,) if callable(on_round) else tuple(on_round)
+    several: Any = on_round if isinstance(on_round, Iterable) else (on_round,)
+    observers: tuple[Observer, ...] = (on_round,) if callable(on_round) else tuple(several)
+    for one in observers:
+        if not callable(one):
+            raise SettingError(
+                f"on_round must be a function or a list of functions, got {received(one)}"
+            )
 
     def observe(event: Event) -> None:
         for one in observers:

@@ -29,6 +29,7 @@ from ..config import (
     with_relative_paths,
 )
 from ..core import ClientStepError, ConcordError, SettingError
+from ..core.settings import received
 from ..data import Federation
 from ..data.files import kind_of, require_file
 from ..engine.experiment import ignore, is_due, schedule
@@ -156,8 +157,8 @@ def _candidates(table: Mapping[str, Any], method: str, grid: Grid | None) -> lis
 
 
 def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise SettingError(f"{name} must be >= 1, got {value}")
+    if type(value) is not int or value < 1:
+        raise SettingError(f"{name} must be a whole number >= 1, got {received(value)}")
 
 
 def _distinct(algorithms: Sequence[str]) -> list[str]:
