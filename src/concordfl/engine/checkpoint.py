@@ -50,6 +50,7 @@ IDENTITY_RULES = {
     "config": "config.toml was edited since the run began",
     "data": "the run was begun with other data",
 }
+LATER_IDENTITIES = ("network",)  # which runs did not record from the beginning
 
 
 class Selected(NamedTuple):
@@ -337,6 +338,8 @@ def check_identity(
 ) -> None:
     """Refuse to go on with other settings or data than the run began with."""
     for name in sorted({*begun_with, *identity} if identity is not None else ()):
+        if name in LATER_IDENTITIES and name not in begun_with:
+            continue
         before, now = begun_with.get(name, "none"), (identity or {}).get(name, "none")
         if before != now:
             rule = IDENTITY_RULES.get(name, f"the run was begun with another {name}")

@@ -356,6 +356,8 @@ def _mismatch(table: Mapping[str, Any], line: Line, hasher: ConfigHasher) -> str
         settings = cells(changed, [method], [seed])[method, seed]
     except ConcordError as error:
         return f"its settings no longer fit the run file: {error}"
+    if settings.own_code():  # which the hash would import
+        return "it names code that is not ours, of which no results are kept"
     if hasher(settings) != line["config_hash"]:
         return "the run file, the defaults or the data have changed since"
     return None
