@@ -24,6 +24,7 @@ from .data import Dataset, Federation, memory
 from .data.memory import Memory
 from .data.preprocessing import kind_of_targets
 from .data.targets import decide
+from .data.text import reason
 from .engine.setup import Setup
 from .scenarios import build_federation
 
@@ -89,10 +90,9 @@ def make_model(settings: Config, federation: Federation) -> Model:
         model = model_from(settings, federation.input_shape, objective)
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SettingError(
             f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
-            f"{reason}"
+            f"{reason(error)}"
         ) from None
     if outputs.shape != (1, objective.num_outputs):
         rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
