@@ -90,6 +90,7 @@ def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs
     with pytest.raises(cf.SettingError, match="unless it is trusted"):
         cf.resume(tmp_path / "run")
     assert cf.resume(tmp_path / "run", trust=True).summary == result.summary
+    forget("my_methods")  # which the documentation has too
 
 
 @pytest.mark.parametrize(
