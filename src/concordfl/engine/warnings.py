@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..core import Algorithm, ClientId, Objective, tree
+from ..core import Algorithm, ClientId, Objective
 from ..data import Federation
 from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
@@ -80,18 +80,19 @@ Findings = Iterator[tuple[str, str]]
 
 def _void(facts: Facts) -> Findings:
     """Rounds in which nothing was learnt."""
-    void, experiment = facts.progress.void_rounds, facts.experiment
-    rounds = sum(turn.stage.trains for turn in experiment.turns[: facts.progress.round])
-    if void >= rounds and tree.digest(facts.progress.server) == tree.digest(
-        experiment.start().server
-    ):
+    void, played = facts.progress.void_training_rounds, facts.progress.round
+    rounds = sum(turn.stage.trains for turn in facts.experiment.turns[:played])
+    if not void:
+        return
+    if void >= rounds:
         yield (
             "void",
             f"nothing was trained: in all {rounds} rounds fewer clients answered than "
             "run.min_replies asks, and the figures are those of the untrained model",
         )
     elif 2 * void >= rounds:
-        yield "void", f"{void} rounds were void: the model was trained in the others only"
+        text = f"{void} of {rounds} rounds were void: the model was trained in the others only"
+        yield "void", text
 
 
 def _diverged(facts: Facts) -> Findings:
@@ -106,17 +107,19 @@ def _diverged(facts: Facts) -> Findings:
     if guess is None:
         return
     best = max(history.values) if history.rising_is_better else min(history.values)
-    fell = abs(best - last) > DIVERGED * abs(best - guess) and is_better(name, best, guess)
+    better_than_guess = _beyond(name, guess, facts)
+    learnt = is_better(name, best, better_than_guess)
+    fell = abs(best - last) > DIVERGED * abs(best - guess) and is_better(name, best, last)
     uniform = math.log(max(facts.experiment.task.num_classes, 2))
     astray = name == "accuracy" and final["loss"] > UNLEARNT_LOSS * uniform
     shown = _shown(name, last)
-    if fell and is_better(name, best, last):
+    if learnt and fell:
         yield (
             "diverged",
             f"{METRICS[name].title} went from {_shown(name, best)} to {shown} at the last round: "
             "is the learning rate too high?",
         )
-    elif not is_better(name, last, _beyond(name, guess, facts)):
+    elif not is_better(name, last, better_than_guess):
         unlearnt = "diverged" if astray else "at-chance"
         yield (
             unlearnt,

@@ -310,11 +310,17 @@ def _ranked(trials: Sequence[Trial]) -> list[Candidate]:
 
     def rank(trial: Trial) -> tuple[float, float, bool]:
         name = criterion_in(trial.figures) or ""
-        value, loss = trial.figures[name], trial.figures.get("loss", 0.0)
+        value = trial.figures[name]
         best_first = -value if METRICS[name].higher_is_better else value
-        return best_first, loss, not trial.candidate.is_own
+        loss = trial.figures.get("loss", math.inf)
+        return _or_last(best_first), _or_last(loss), not trial.candidate.is_own
 
     return [trial.candidate for trial in sorted(whole, key=rank)]
+
+
+def _or_last(value: float) -> float:
+    """What is no number ranks behind all numbers, and cannot be compared with them."""
+    return math.inf if math.isnan(value) else value
 
 
 # --- what is said of it ---------------------------------------------------------------------------
