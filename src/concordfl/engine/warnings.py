@@ -7,7 +7,7 @@ found in report/verdict.py.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..data import Federation
 from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
 from .experiment import Experiment
+from .records import WarningFacts
 
 DATA = "data"  # the kind of what was noticed in the data
 MIN_EVALUATIONS = 3  # to see a trend
@@ -25,11 +26,6 @@ MIN_GAIN = 0.01  # of a share, or of the figure itself: what counts as a clear g
 ONE_GROUP = 0.9  # of the clients on one model count as all
 DIVERGED = 0.5  # lost of what was once gained over a guess
 UNLEARNT_LOSS = 3.0  # in units of the loss of a uniform guess: a network that has gone astray
-
-
-class Warning(TypedDict):
-    kind: str
-    text: str
 
 
 class Facts(NamedTuple):
@@ -52,12 +48,12 @@ class Facts(NamedTuple):
         return self.experiment.records
 
 
-def of_data(federation: Federation) -> list[Warning]:
+def of_data(federation: Federation) -> list[WarningFacts]:
     """What was noticed when the data were read."""
-    return [Warning(kind=DATA, text=text) for text in federation.notices]
+    return [WarningFacts(kind=DATA, text=text) for text in federation.notices]
 
 
-def find(facts: Facts) -> list[Warning]:
+def find(facts: Facts) -> list[WarningFacts]:
     """All warnings of a run; the gravest first."""
     found = [
         *_void(facts),
@@ -69,7 +65,7 @@ def find(facts: Facts) -> list[Warning]:
         *_without_effect(facts),
         *_never_asked(facts),
     ]
-    return [Warning(kind=kind, text=text) for kind, text in found]
+    return [WarningFacts(kind=kind, text=text) for kind, text in found]
 
 
 Findings = Iterator[tuple[str, str]]

@@ -9,8 +9,8 @@ the full run. Figures of test data are never looked at.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,10 +36,9 @@ from ..engine.files import write_atomically
 from ..engine.records import RunFolder
 from ..metrics import METRICS, criterion_in
 from .cells import ConfigHasher, apply_settings, cells
-from .compare import cell_folder, finish, require_same
+from .compare import Display, cell_folder, finish, require_same
 from .grid import Candidate, Grid, candidates, check_grid, rate_ladder
 
-Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a run
 HEADER = "# Written by `concordfl tune`"
 
 
