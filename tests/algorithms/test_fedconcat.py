@@ -398,7 +398,7 @@ def test_the_saved_wide_model_predicts_what_the_run_reported(tmp_path):
     from concordfl.runner import load_config, make_federation
 
     sections = {
-        "data": {"name": "digits"},
+        "data": {"name": "digits", "standardise": False},
         "scenario": {"clients": 6, "partition": {"kind": "labels-per-client", "labels": 3}},
         "model": {"name": "mlp", "hidden": [16]},
         "training": {"lr": 0.05, "momentum": 0.9},

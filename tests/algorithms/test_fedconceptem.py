@@ -249,9 +249,9 @@ def test_concepts_are_found_where_em_follows_labels():
         found = [toys.rows(made)[id]["group"] for id in data.participants]
         return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
 
-    scores = [agreement(FedConceptEM(), seed) for seed in range(5)]
+    scores = [agreement(FedConceptEM(aggregate="size"), seed) for seed in range(5)]
     assert sorted(scores)[2] == 1.0
-    assert np.mean(scores) > np.mean([agreement(FedEM(), seed) for seed in range(5)])
+    assert np.mean(scores) > np.mean([agreement(FedEM(aggregate="size"), i) for i in range(5)])
 
 
 # --- sums only, and they are right ----------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_adam_as_printed():
 def test_a_new_client_finds_the_model_of_its_concept():
     data = concepts(clients=12)
     made = toys.experiment(
-        FedConceptEM(),
+        FedConceptEM(aggregate="size"),
         data,
         plan=Plan(rounds=30, evaluate_every=30),
         training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),

@@ -132,7 +132,7 @@ def test_compare_values_of_a_setting(folder):
     ]
     names = ["fedavg, lr = 0.01", "fedavg, lr = 0.1"]
     assert [[cell.strip() for cell in row[:2]] for row in rows] == [
-        [place, name] for place in ("participants", "held out") for name in names
+        [clients, name] for clients in ("participants", "newcomers") for name in names
     ]
     assert all("±" in row[2] for row in rows)
     picture = (folder / "curve.svg").read_text()

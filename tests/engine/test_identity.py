@@ -63,7 +63,7 @@ def test_edited_settings_are_refused(begun, checkpointed):
     if not checkpointed:
         shutil.rmtree(begun / "run" / "checkpoint")
     config = begun / "run" / "config.toml"
-    edited = config.read_text().replace("lr = 0.03", "lr = 0.3")
+    edited = config.read_text().replace("momentum = 0.9", "momentum = 0.8")
     assert edited != config.read_text()
     config.write_text(edited)
     with pytest.raises(cf.CheckpointError, match=r"config.toml was edited since the run began"):
