@@ -26,7 +26,7 @@ from .by_name import algorithm_name
 from .config import Config
 from .core import Algorithm, Model, SettingError
 from .data import Federation
-from .deploy.finished import FinishedRun
+from .deploy.finished import FinishedRun, network_of
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
 from .engine import warnings
@@ -154,6 +154,7 @@ def _run(
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
+        _require_network(folder, settings, finished)
         return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
     recorded = None if folder is None else folder.read_executor()
@@ -191,6 +192,13 @@ def _run(
     return Result(summary, experiment.records, None, Opened(run), experiment.client_rows)
 
 
+def _require_network(folder: RunFolder, settings: Config, summary: Mapping[str, Any]) -> None:
+    """Refuse another network than a finished run has recorded, before anybody predicts by it."""
+    recorded = folder.read_federation()
+    if recorded is not None and "network" in recorded["identity"]:
+        network_of(folder, settings, summary, recorded["identity"])
+
+
 def _require_figures(settings: Config, federation: Federation) -> None:
     """A run that could not be evaluated, or whose cohort is too large, is refused."""
     settings.run.cohort_size(len(federation.participants))
@@ -219,6 +227,7 @@ def _identify(
         folder.write_federation({"identity": identity, "source": source, **federation.describe()})
     else:
         check_identity(folder.path, recorded["identity"], identity)
+        identity = recorded["identity"]  # without what runs did not record when this one began
     return identity
 
 

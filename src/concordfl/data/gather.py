@@ -19,7 +19,7 @@ from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
 from .memory import Given
 from .samples import Samples, check_inputs, check_labels, require_text
-from .text import listing, quote
+from .text import listing, quote, reason
 
 CLIENT, LABEL = "client", "y"  # columns of a data frame, unless others are named
 
@@ -223,8 +223,7 @@ def to_array(given: Any, where: str) -> np.ndarray:
             return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.asarray(given)
     except (TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
+        raise DataError(f"{where}: x must be an array of numbers: {reason(error)}") from None
 
 
 def to_labels(given: Any, count: int, where: str) -> Labels:

@@ -3,7 +3,7 @@ run to predictions; nothing of the run is changed.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
-from ..assemble import model_from
+from ..assemble import model_from, network_identity
 from ..config import Config, read_run_folder
 from ..core import (
     Algorithm,
@@ -39,7 +39,7 @@ from ..data.gather import LABEL
 from ..data.samples import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
-from ..engine.checkpoint import Progress
+from ..engine.checkpoint import Progress, check_identity
 from ..engine.evaluate import none_for_nan
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
@@ -107,8 +107,7 @@ class FinishedRun:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
         progress = _last_progress(run, summary["rounds"], identity)
-        shape, objective = _task_of(summary, folder)
-        network = model_from(settings, shape, objective)
+        network, objective = network_of(run, settings, summary, identity)
         clients = tuple(recorded["clients"])
         sha256 = tree.digest(progress.server)
         kept = InFolder(run.path, settings, identity, sha256, clients)
@@ -320,6 +319,18 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
             f"resume {run.path}` plays the rest again"
         )
     return progress
+
+
+def network_of(
+    run: RunFolder, settings: Config, summary: Mapping[str, Any], identity: Mapping[str, str]
+) -> tuple[Model, Objective]:
+    """The network of a finished run, which must be the one that it began with, and what it
+    predicts.
+    """
+    shape, objective = _task_of(summary, run.path)
+    network = model_from(settings, shape, objective)
+    check_identity(run.path, identity, {**identity, **network_identity(settings, network)})
+    return network, objective
 
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:

@@ -21,6 +21,7 @@ from ..config import (
     split_path,
 )
 from ..core import SettingError
+from ..core.own_code import source_digests
 from ..core.settings import received
 from ..data import Source
 from ..data.memory import Memory
@@ -263,7 +264,8 @@ class ConfigHasher:
     """Hashes of configurations, by which results are found again.
 
     A hash depends on everything but how a result is computed. The data's own fingerprint is part
-    of it; a hasher reads the data once for every [data] section, so use one per comparison.
+    of it; a hasher reads the data once for every [data] section, so use one per comparison. So is
+    the source of a user's own code, which is imported: edited code gives another result.
     """
 
     def __init__(self, later_settings: Mapping[str, Any] | None = None) -> None:
@@ -275,6 +277,8 @@ class ConfigHasher:
         if settings.data not in self._fingerprints:
             self._fingerprints[settings.data] = settings.data.fingerprint()
         table["fingerprint"] = self._fingerprints[settings.data]
+        if sources := source_digests(settings.own_code()):
+            table["own_code"] = sources
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
