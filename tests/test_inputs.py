@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from concordfl import runner
 from concordfl.algorithms import FedEM, FedProx
 from concordfl.engine import choice
 from concordfl.inputs import load_config
+from concordfl.study.cells import ConfigHasher
 
 RNG = np.random.default_rng(3)
 QUICK = {"rounds": 2, "seed": 1, "run": {"executor": "serial"}}
@@ -107,6 +109,77 @@ def test_settings_of_the_data_section_are_about_the_given_examples(from_memory):
     assert figures(plain) != figures(from_memory)
     with pytest.raises(cf.SettingError, match="unknown key 'data.folder'"):
         cf.run(clients=CLIENTS, data={"folder": "."})
+    for key in ("given", "memory"):
+        with pytest.raises(cf.SettingError) as error:
+            cf.run(clients=CLIENTS, data={key: "x"})
+        known = "known are drop, limit, standardise, test_limit, without"
+        assert str(error.value) == f"unknown key 'data.{key}': {known}"
+    with pytest.raises(cf.SettingError, match="client must be given by name beside clients, got"):
+        cf.run(clients=CLIENTS, data={"client": "x"})
+    with pytest.raises(cf.SettingError, match="unknown key 'data.given'"):
+        load_config({"data": {"name": "memory", "given": "x"}})
+
+
+# --- data frames ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Beside the clients' features an identifier, and one that is called as labels often are."""
+    parts = [
+        pd.DataFrame(x, columns=["u", "v", "y"]).assign(hospital=name, state=y)
+        for name, (x, y) in CLIENTS.items()
+    ]
+    whole = pd.concat(parts, ignore_index=True)
+    return whole.assign(id=100 + np.arange(len(whole))[::-1])
+
+
+def test_columns_of_a_data_frame_are_remembered(tmp_path, frame):
+    """The client and the label may be there in what is predicted or joins, in Python and by
+    command, from the run itself and from its folder.
+    """
+    columns = {"client": "hospital", "label": "state", "data": {"drop": ["id"]}}
+    result = cf.run(clients=frame, **columns, **SMALL, **QUICK, out=tmp_path / "run")
+    assert result.summary["preprocessing"]["features"] == ["u", "v", "y"]
+    expected = result.predict_proba(frame[["u", "v", "y"]])
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    for one in (result, cf.load(tmp_path / "run")):
+        assert np.array_equal(one.predict_proba(frame), expected)
+        samples = one.finished.read(tmp_path / "all.csv")
+        assert samples.features == ("u", "v", "y")
+        assert set(samples.labels.names) == {"ill", "well"}
+
+
+def test_a_feature_called_as_the_label_would_be_can_be_read(tmp_path, frame):
+    columns = ["u", "v", "y"]
+    clients = {name: (part[columns], part.state) for name, part in frame.groupby("hospital")}
+    result = cf.run(clients=clients, **SMALL, **QUICK)
+    frame[columns].to_csv(tmp_path / "new.csv", index=False)
+    samples = result.finished.read(tmp_path / "new.csv")
+    assert (samples.features, samples.labels) == (("u", "v", "y"), None)
+
+
+def test_targets_of_a_data_frame_keep_their_name(frame):
+    prices = frame.drop(columns=["state", "id"]).rename(columns={"y": "price"})
+    result = cf.run(clients=prices, client="hospital", label="price", **SMALL, **QUICK)
+    assert result.summary["preprocessing"]["targets"] == ["price"]
+
+
+def test_names_of_columns_beside_the_features_change_no_hash(frame):
+    """Results from before they were remembered are still found."""
+    settings = load_config(clients=frame, client="hospital", label="state", data={"drop": ["id"]})
+    assert settings.to_table()["data"]["label"] == "state"
+    forgotten = replace(settings.data, client=None, label=None, drop=None)
+    assert ConfigHasher()(settings) == ConfigHasher()(replace(settings, data=forgotten))
+
+
+def test_notices_are_the_same_after_a_resume(tmp_path, frame):
+    result = cf.run(
+        clients=frame, client="hospital", label="state", **SMALL, **QUICK, out=tmp_path / "run"
+    )
+    assert any("identifier" in one["text"] for one in result.summary["warnings"])
+    (tmp_path / "run/summary.json").unlink()
+    assert cf.resume(tmp_path / "run").summary["warnings"] == result.summary["warnings"]
 
 
 # --- settings by name -----------------------------------------------------------------------------

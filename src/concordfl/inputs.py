@@ -1,6 +1,7 @@
 """What `run` and its relatives may be given in Python, as a configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from .config import (
     ModelChoice,
 )
 from .core import Algorithm, SettingError
-from .core.settings import nearest, received
+from .core.settings import check_keys, nearest, received
 from .study.cells import method_table
 
 Source = str | Path | Mapping[str, Any] | Config
@@ -175,7 +176,19 @@ def as_algorithm(value: object) -> Algorithm:
 def _memory(
     clients: object, client: str | None, label: str | Sequence[str] | None, options: Any
 ) -> Any:
-    from .data.gather import gather
-    from .data.memory import Memory
+    from .data.csv_table import columns_of
+    from .data.frames import is_frame
+    from .data.gather import CLIENT, LABEL, gather
+    from .data.memory import OPTIONS, Memory
 
-    return Memory.from_table({**options, "given": gather(clients, client, label)}, "data")
+    for name in ("client", "label"):
+        if name in options:
+            raise SettingError(f"{name} must be given by name beside clients, got data.{name}")
+    check_keys(options, OPTIONS, "data")
+    memory = Memory.from_table(options, "data")
+    given = gather(clients, client, label, memory.drop or ())
+    if not is_frame(clients):
+        return replace(memory, given=given)
+    labels = tuple(map(str, columns_of(label or LABEL)))
+    named = labels[0] if len(labels) == 1 else labels
+    return replace(memory, given=given, client=str(client or CLIENT), label=named)

@@ -35,6 +35,7 @@ from ..core.objective import objective_of
 from ..core.settings import received
 from ..data import Arrays, Federation, Preprocessing
 from ..data.csv_table import columns_of
+from ..data.gather import LABEL
 from ..data.samples import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
@@ -283,15 +284,25 @@ class FinishedRun:
     @property
     def columns_aside(self) -> tuple[str, ...]:
         """Columns of a table that are no features."""
-        label = getattr(self.settings.data, "label", "y")
         client = getattr(self.settings.data, "client", None)
-        return columns_of(label) if client is None else (*columns_of(label), client)
+        return self._label_columns if client is None else (*self._label_columns, client)
+
+    @property
+    def _label_columns(self) -> tuple[str, ...]:
+        """Columns of labels in a table; none where nobody named one and a feature is called as it
+        would be.
+        """
+        named = getattr(self.settings.data, "label", None)
+        if named is not None:
+            return columns_of(named)
+        features = {column.name for column in self.preprocessing.table_columns}
+        return () if LABEL in features else (LABEL,)
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
         return read_samples(
             data,
-            getattr(self.settings.data, "label", "y"),
+            self._label_columns,
             getattr(self.settings.data, "client", None),
             like=self.preprocessing,
         )

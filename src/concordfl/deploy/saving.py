@@ -52,7 +52,7 @@ def save(
         for id in run.kept.newcomers():
             newcomer = run.kept.newcomer(id)
             if newcomer is not None:
-                kept.keep(newcomer)
+                kept.write(newcomer)
         folder.write_summary(run.summary)
 
 

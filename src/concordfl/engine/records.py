@@ -193,8 +193,9 @@ class RunFolder:
     with the process. The folder's own path may be a link; no link inside it is followed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait_seconds: float = 0) -> None:
         self.path = path
+        self._wait_seconds = wait_seconds  # for another process to be done
         self.checkpoints = path / "checkpoint"
         self.records_file = path / "records.jsonl"
         self._lock = FileLock(path / ".lock")
@@ -236,7 +237,7 @@ class RunFolder:
             return self
         with one_line(self.path / ".lock", "locked"):
             try:
-                self._lock.acquire(blocking=False)
+                self._lock.acquire(timeout=self._wait_seconds)
             except Timeout:
                 raise CheckpointError(
                     f"a run directory must be used by one process at a time, got {self.path} in use"

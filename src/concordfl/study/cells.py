@@ -24,6 +24,7 @@ from ..core import SettingError
 from ..core.own_code import source_digests
 from ..core.settings import received
 from ..data import Source
+from ..data.memory import Memory
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 
@@ -286,8 +287,10 @@ def hashed_settings(settings: Config) -> dict[str, Any]:
     a user's own data count by their content.
     """
     table = settings.to_table()
-    for place in ("relative_to", "memory"):
-        table["data"].pop(place, None)
+    # What the columns of a data frame were called is in the fingerprint where it matters.
+    named = ("client", "label", "drop") if isinstance(settings.data, Memory) else ()
+    for key in ("relative_to", "memory", *named):
+        table["data"].pop(key, None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 
