@@ -135,6 +135,18 @@ def test_run_files_give_methods_their_settings(tmp_path):
     assert found["fedprox", 0].finished.algorithm == FedProx(mu=0.7)
 
 
+def test_what_is_given_by_name_is_for_all_methods():
+    table = {
+        "algorithm": {"name": "fedprox", "training": {"lr": 0.5}},
+        "compare": {"moon": {"mu": 2.0, "training": {"lr": 0.5, "epochs": 3}}},
+    }
+    methods = ["fedprox", "moon"]
+    found = cf.compare(table, clients=CLIENTS, algorithms=methods, lr=0.01, **QUICK)
+    settings = {name: found[name, 0].finished.settings for name in methods}
+    assert [one.training.lr for one in settings.values()] == [0.01, 0.01]
+    assert (settings["moon"].algorithm.mu, settings["moon"].training.epochs) == (2.0, 3)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -146,6 +158,12 @@ def test_run_files_give_methods_their_settings(tmp_path):
         ({"seeds": 0}, "seeds must be from 1 to 1,000, got 0"),
         ({"seeds": []}, "seeds must be a number or a list of different seeds, got"),
         ({"seeds": [1, 1]}, "seeds must be a number or a list of different seeds, got"),
+        ({"seeds": [[1]]}, "seeds must be a number or a list of different seeds, got [[1]]"),
+        (
+            {"algorithm": FedProx(mu=0.3)},
+            "methods must be given in algorithms alone, got algorithm = FedProx(mu=0.3) beside it",
+        ),
+        ({"on_round": 5}, "on_round must be a function or a list of functions, got 5"),
         ({"ruonds": 3}, "unknown keyword 'ruonds': did you mean 'rounds'?"),
     ],
 )

@@ -119,6 +119,19 @@ def test_numbers_that_are_no_classes_are_refused():
         FederatedClassifier().fit(X, X[:, 0], groups=OWNERS)
 
 
+def test_another_objective_is_refused():
+    other = {"objective": {"kind": "regression"}}
+    with pytest.raises(
+        cf.SettingError, match="kind must be 'classification' in a Federated.*, got"
+    ):
+        FederatedClassifier(settings=other).fit(X, Y, groups=OWNERS)
+    with pytest.raises(cf.SettingError, match="objective must be a dict of settings, got 3"):
+        FederatedClassifier(settings={"objective": 3}).fit(X, Y, groups=OWNERS)
+    weighted = {**SERIAL, "objective": {"kind": "auto", "class_weights": "balanced"}}
+    est = FederatedClassifier(**{**QUICK, "settings": weighted}).fit(X, Y, groups=OWNERS)
+    assert est.result_.finished.settings.objective.kind == "classification"
+
+
 def test_columns_of_a_frame_are_remembered():
     frame = pd.DataFrame(X, columns=["u", "v", "w"])
     est = FederatedClassifier(**QUICK).fit(frame, Y, groups=OWNERS)
@@ -187,6 +200,15 @@ def test_a_left_out_group_is_scored_exactly_as_adapt_does(fitted):
         assert score == answer["tested_on"]["accuracy"]
         assert answer["tested_on"]["examples"] == 15
         assert est.score(X[left], Y[left], groups=OWNERS[left]) == score
+
+
+def test_a_score_leaves_the_estimator_as_it_was(fitted):
+    est = clone(fitted).fit(X, Y, groups=OWNERS)
+    first = est.score(X[:20], np.roll(Y[:20], 1), groups=["d"] * 20)
+    assert est.result_.finished.kept.newcomers() == []
+    rows = {"X": X[20:40], "y": Y[20:40]}
+    assert est.score(**rows, groups=["new client"] * 20) == est.score(**rows, groups=["e"] * 20)
+    assert est.score(X[:20], np.roll(Y[:20], 1), groups=["d"] * 20) == first
 
 
 def test_a_grid_search_routes_groups_to_the_split_and_to_fit(fitted):

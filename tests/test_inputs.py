@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,10 @@ from torch import nn
 import concordfl as cf
 import toy_models
 from concordfl import runner
-from concordfl.algorithms import FedEM
+from concordfl.algorithms import FedEM, FedProx
 from concordfl.engine import choice
 from concordfl.inputs import load_config
+from concordfl.study.cells import ConfigHasher
 
 RNG = np.random.default_rng(3)
 QUICK = {"rounds": 2, "seed": 1, "run": {"executor": "serial"}}
@@ -107,6 +109,77 @@ def test_settings_of_the_data_section_are_about_the_given_examples(from_memory):
     assert figures(plain) != figures(from_memory)
     with pytest.raises(cf.SettingError, match="unknown key 'data.folder'"):
         cf.run(clients=CLIENTS, data={"folder": "."})
+    for key in ("given", "memory"):
+        with pytest.raises(cf.SettingError) as error:
+            cf.run(clients=CLIENTS, data={key: "x"})
+        known = "known are drop, limit, standardise, test_limit, without"
+        assert str(error.value) == f"unknown key 'data.{key}': {known}"
+    with pytest.raises(cf.SettingError, match="client must be given by name beside clients, got"):
+        cf.run(clients=CLIENTS, data={"client": "x"})
+    with pytest.raises(cf.SettingError, match="unknown key 'data.given'"):
+        load_config({"data": {"name": "memory", "given": "x"}})
+
+
+# --- data frames ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Beside the clients' features an identifier, and one that is called as labels often are."""
+    parts = [
+        pd.DataFrame(x, columns=["u", "v", "y"]).assign(hospital=name, state=y)
+        for name, (x, y) in CLIENTS.items()
+    ]
+    whole = pd.concat(parts, ignore_index=True)
+    return whole.assign(id=100 + np.arange(len(whole))[::-1])
+
+
+def test_columns_of_a_data_frame_are_remembered(tmp_path, frame):
+    """The client and the label may be there in what is predicted or joins, in Python and by
+    command, from the run itself and from its folder.
+    """
+    columns = {"client": "hospital", "label": "state", "data": {"drop": ["id"]}}
+    result = cf.run(clients=frame, **columns, **SMALL, **QUICK, out=tmp_path / "run")
+    assert result.summary["preprocessing"]["features"] == ["u", "v", "y"]
+    expected = result.predict_proba(frame[["u", "v", "y"]])
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    for one in (result, cf.load(tmp_path / "run")):
+        assert np.array_equal(one.predict_proba(frame), expected)
+        samples = one.finished.read(tmp_path / "all.csv")
+        assert samples.features == ("u", "v", "y")
+        assert set(samples.labels.names) == {"ill", "well"}
+
+
+def test_a_feature_called_as_the_label_would_be_can_be_read(tmp_path, frame):
+    columns = ["u", "v", "y"]
+    clients = {name: (part[columns], part.state) for name, part in frame.groupby("hospital")}
+    result = cf.run(clients=clients, **SMALL, **QUICK)
+    frame[columns].to_csv(tmp_path / "new.csv", index=False)
+    samples = result.finished.read(tmp_path / "new.csv")
+    assert (samples.features, samples.labels) == (("u", "v", "y"), None)
+
+
+def test_targets_of_a_data_frame_keep_their_name(frame):
+    prices = frame.drop(columns=["state", "id"]).rename(columns={"y": "price"})
+    result = cf.run(clients=prices, client="hospital", label="price", **SMALL, **QUICK)
+    assert result.summary["preprocessing"]["targets"] == ["price"]
+
+
+def test_names_of_columns_beside_the_features_change_no_hash(frame):
+    """Results from before they were remembered are still found."""
+    settings = load_config(clients=frame, client="hospital", label="state", data={"drop": ["id"]})
+    assert settings.to_table()["data"]["label"] == "state"
+    forgotten = replace(settings.data, client=None, label=None, drop=None)
+    assert ConfigHasher()(settings) == ConfigHasher()(replace(settings, data=forgotten))
+
+
+def test_notices_are_the_same_after_a_resume(tmp_path, frame):
+    result = cf.run(
+        clients=frame, client="hospital", label="state", **SMALL, **QUICK, out=tmp_path / "run"
+    )
+    assert any("identifier" in one["text"] for one in result.summary["warnings"])
+    (tmp_path / "run/summary.json").unlink()
+    assert cf.resume(tmp_path / "run").summary["warnings"] == result.summary["warnings"]
 
 
 # --- settings by name -----------------------------------------------------------------------------
@@ -121,6 +194,39 @@ def test_short_settings_are_those_of_their_sections():
         == load_config({"run": run, "training": training})
     )
     assert load_config({"run": {"rounds": 9, "seed": 4}}, rounds=3).run.rounds == 3
+
+
+MOON = {
+    "algorithm": {"name": "moon", "mu": 5.0, "training": {"lr": 0.5}},
+    "training": {"lr": 0.2},
+    "model": {"name": "mlp", "hidden": [7]},
+}
+
+
+def test_another_method_by_name_has_its_own_settings_and_not_those_of_the_one_it_replaces():
+    found = load_config(MOON, algorithm="fedprox")
+    assert (found.algorithm, found.training.lr) == (FedProx(), 0.2)
+    own = {"fedprox": {"mu": 0.7, "training": {"lr": 0.3}}, "ifca": {}}
+    found = load_config({**MOON, "compare": own}, algorithm="fedprox")
+    assert (found.algorithm, found.training.lr) == (FedProx(mu=0.7), 0.3)
+    assert load_config({**MOON, "compare": own}, algorithm="fedprox", lr=0.1).training.lr == 0.1
+    for same in ("moon", {"name": "moon"}, {"temperature": 0.7}):
+        found = load_config(MOON, algorithm=same)
+        assert (found.algorithm.mu, found.training.lr) == (5.0, 0.5)
+
+
+def test_a_table_of_another_method_replaces_the_section():
+    compared = {"compare": {"fedprox": {"mu": 0.7}}}
+    found = load_config({**MOON, **compared}, algorithm={"name": "fedprox", "mu": 0.1})
+    assert (found.algorithm, found.training.lr) == (FedProx(mu=0.1), 0.2)
+
+
+def test_another_model_has_no_options_of_the_one_it_replaces():
+    assert load_config(MOON, model="cnn").model.options == {}
+    assert load_config({"model": {"hidden": [7]}}, model={"name": "cnn"}).model.options == {}
+    for same in ("mlp", {"name": "mlp"}):
+        assert load_config(MOON, model=same).model.options == {"hidden": [7]}
+    assert load_config(MOON, model={"hidden": [3]}).model.options == {"hidden": [3]}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +244,18 @@ def test_short_settings_are_those_of_their_sections():
         ({"model": 3}, "model must be a name, a table, a torch.nn.Module or a function"),
         ({"source": 3}, "a run must be a file, a dict of sections or settings by name, got 3"),
         ({"source": load_config(), "seed": 3}, "a Config is complete and must be given alone"),
+        ({"source": {"run": 3}, "seed": 1}, "[run] must be a table, got 3"),
+        (
+            {"source": {"algorithm": "fedprox"}, "algorithm": "fedavg"},
+            "[algorithm] must be a table, got 'fedprox'",
+        ),
+        (
+            {"source": {"compare": {"fedprox": 3}}, "algorithm": "fedprox"},
+            "[compare.fedprox] must be a table, got 3",
+        ),
+        ({"on_round": 5}, "on_round must be a function or a list of functions, got 5"),
+        ({"on_round": [print, 5]}, "on_round must be a function or a list of functions, got 5"),
+        ({"until": "3"}, "until must be a round >= 1, got '3'"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -180,6 +298,18 @@ def test_a_watcher_may_end_the_run_with_any_round(tmp_path, evaluate_every):
         assert len(stopped.records) == len(short.records)
     again = cf.resume(tmp_path / "run")  # it is finished
     assert figures(again) == figures(short)
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 5])
+def test_a_watcher_may_end_a_run_in_the_round_up_to_which_it_is_played(tmp_path, evaluate_every):
+    run = {"executor": "serial", "evaluate_every": evaluate_every}
+    settings = {"clients": CLIENTS, **SMALL, "seed": 1, "run": run}
+    short = cf.run(**settings, rounds=5)
+    for out in (None, tmp_path / "run"):
+        stopped = cf.run(**settings, rounds=9, until=5, out=out, on_round=stop_at(5))
+        assert figures(stopped) == figures(short)
+        assert stopped.summary["stopped_early"]
+    assert figures(cf.resume(tmp_path / "run")) == figures(short)  # it is finished
 
 
 def test_a_run_stopped_early_has_the_thresholds_of_its_last_round():

@@ -1,5 +1,6 @@
 """Methods that are not ours: as objects and by name, registered or not."""
 
+import importlib
 import json
 import re
 import sys
@@ -15,6 +16,7 @@ from concordfl.by_name import algorithm_name, algorithm_reference
 from concordfl.config import Config, own_code
 from concordfl.study import kept_results
 from concordfl.study.cells import ConfigHasher
+from concordfl.study.compare import can_be_kept
 
 QUICK = {
     "run": {"rounds": 2, "executor": "serial"},
@@ -88,6 +90,7 @@ def test_a_run_file_names_a_class_of_the_users_own(tmp_path, monkeypatch, theirs
     with pytest.raises(cf.SettingError, match="unless it is trusted"):
         cf.resume(tmp_path / "run")
     assert cf.resume(tmp_path / "run", trust=True).summary == result.summary
+    forget("my_methods")  # which the documentation has too
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,105 @@ def test_kept_results_import_no_method(tmp_path):
     assert found.ignored == dict.fromkeys(
         (1, 2, 3), "it names a method that is not one of ours, nor its run file's"
     )
+
+
+def test_kept_results_import_no_model_and_no_embedding(tmp_path, monkeypatch):
+    """Their source is part of the hash, and nobody has trusted them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    run_file = tmp_path / "run.toml"
+    run_file.write_text("[run]\nrounds = 2\n")
+    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
+    line = {
+        "format": 1,
+        "seed": 0,
+        "measure": "anything",
+        "config_hash": "0" * 16,
+        "revision": None,
+        "date": None,
+        "figures": {},
+    }
+    lines = [
+        line | {"method": "fedavg", "settings": {"model": {"name": "stranger:net"}}},
+        line | {"method": "fedgmm", "settings": {"compare.fedgmm.embedding": "stranger:encoder"}},
+    ]
+    kept = "".join(json.dumps(one) + "\n" for one in lines)
+    kept_results.results_file(run_file).write_text(kept)
+    found = kept_results.read(run_file, ConfigHasher())
+    assert found.ignored == dict.fromkeys(
+        (1, 2), "it names code that is not ours, of which no results are kept"
+    )
+    assert "stranger" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"algorithm": {"name": "edited_code:Prox"}},
+        {"model": {"name": "edited_code:net"}},
+        {"algorithm": {"name": "fedgmm", "embedding": "edited_code:encoder"}},
+        {"model": {"name": "reexporting:net"}},
+    ],
+)
+def test_edited_code_is_another_configuration(tmp_path, monkeypatch, own):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = OWN_METHOD + "def net(): ...\ndef encoder(): ...\n"
+    (tmp_path / "edited_code.py").write_text(code)
+    (tmp_path / "reexporting.py").write_text("from edited_code import net\n")
+    ours = ConfigHasher()(Config.from_table(QUICK))
+
+    def hashed():
+        return ConfigHasher()(Config.from_table(QUICK | own))
+
+    before = hashed()
+    assert hashed() == before
+    (tmp_path / "edited_code.py").write_text(code + "# edited\n")
+    assert hashed() == before  # the code that this process has is still the one before
+    forget("edited_code", "reexporting")
+    after = hashed()
+    forget("edited_code", "reexporting")
+    assert after != before
+    assert ConfigHasher()(Config.from_table(QUICK)) == ours
+
+
+def forget(*modules):
+    """As in a new process."""
+    importlib.invalidate_caches()
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
+def test_a_comparison_runs_edited_code_anew(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def compared(code):
+        forget("compared_code")
+        (tmp_path / "compared_code.py").write_text(code)
+        found = cf.compare(QUICK, algorithms=["compared_code:Prox"], out=tmp_path / "out")
+        return found["compared_code:Prox", 0].summary["parameters_sha256"]
+
+    before = compared(OWN_METHOD)
+    assert compared(OWN_METHOD) == before
+    assert len([*(tmp_path / "out").iterdir()]) == 1
+    assert compared(OWN_METHOD.replace("pass", "mu: float = 100.0 / 1")) != before
+    no_training = (
+        OWN_METHOD + "    def local_loss(self, *args): return 0 * super().local_loss(*args)"
+    )
+    assert compared(no_training) != before
+    assert len([*(tmp_path / "out").iterdir()]) == 3
+    forget("compared_code")
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        ({}, True),
+        ({"model": {"name": "toy_models:narrow_enough"}}, False),
+        ({"algorithm": {"name": "fedgmm", "embedding": "toy_models:counting_encoder"}}, False),
+        ({"algorithm": {"name": "toys:Toy"}}, False),
+    ],
+)
+def test_results_of_own_code_are_not_kept(own, kept):
+    assert can_be_kept(Config.from_table(own)) == kept
 
 
 @pytest.fixture

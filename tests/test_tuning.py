@@ -54,7 +54,24 @@ def test_a_folder_must_be_new_for_a_model_of_this_process(tmp_path):
         cf.tune(**given, model=model, out=tmp_path / "out")
 
 
-@pytest.mark.parametrize("wrong", ["fedavg", [cf.algorithms.FedAvg()]])
+@pytest.mark.parametrize("wrong", ["fedavg", None, [cf.algorithms.FedAvg()]])
 def test_methods_are_a_list_of_names(wrong):
     with pytest.raises(cf.SettingError, match="algorithms must be a list of names, got"):
         cf.tune(clients=CLIENTS, algorithms=wrong, grid=GRID)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seeds": "3"}, "seeds must be a whole number >= 1, got '3'"),
+        ({"rungs": 1.5}, "rungs must be a whole number >= 1, got 1.5"),
+        ({"grid": ["a"]}, "a grid must be a dict of values by setting, got ['a']"),
+        ({"grid": {3: [1, 2]}}, "a grid must be of algorithm.KEY, training.KEY, aggregation.KEY"),
+        ({"algorithm": "fedprox"}, "methods must be given in algorithms alone, got algorithm ="),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(given, message):
+    with pytest.raises(cf.SettingError) as error:
+        cf.tune(**{"clients": CLIENTS, "algorithms": ["fedavg"], "grid": GRID, **given})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -19,10 +19,12 @@ from .core import (
     SettingError,
     tree,
 )
+from .core.own_code import names_own_code
 from .data import Dataset, Federation, memory
 from .data.memory import Memory
 from .data.preprocessing import kind_of_targets
 from .data.targets import decide
+from .data.text import reason
 from .engine.setup import Setup
 from .scenarios import build_federation
 
@@ -88,10 +90,9 @@ def make_model(settings: Config, federation: Federation) -> Model:
         model = model_from(settings, federation.input_shape, objective)
         outputs = model.logits(model.init(0), example)
     except (RuntimeError, ValueError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SettingError(
             f"model {settings.model.name!r} must take examples of shape {federation.input_shape}: "
-            f"{reason}"
+            f"{reason(error)}"
         ) from None
     if outputs.shape != (1, objective.num_outputs):
         rule = f"must give {objective.num_outputs} outputs, {objective.outputs_are}"
@@ -123,7 +124,13 @@ def identity_of(settings: Config, federation: Federation, model: Model) -> dict[
     identity = {"data": federation.fingerprint()}
     if settings.model.given is not None:  # of which the settings tell no more than the name
         identity["model"] = tree.digest(model.init(settings.run.seed))
-    return identity
+    return identity | network_identity(settings, model)
+
+
+def network_identity(settings: Config, model: Model) -> dict[str, str]:
+    """The network where it comes from a user's code, which may be another under the same name."""
+    own = settings.model.given is not None or names_own_code(settings.model.name)
+    return {"network": model.network_digest()} if own else {}
 
 
 def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:

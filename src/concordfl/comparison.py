@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from .config import Config
 from .core import Algorithm, SettingError
 from .core.own_code import is_given
 from .core.settings import received
-from .inputs import AlgorithmLike, Inputs, ModelLike, as_algorithm, read_inputs
+from .inputs import AlgorithmLike, Inputs, ModelLike, as_algorithm, read_inputs, refuse_one_method
 from .runner import Observer, all_of
 from .study import compare as study
 from .study.cells import Cells, ConfigHasher, cells
@@ -42,17 +43,18 @@ def compare(
     Without `out` nothing is written; with it every run has a folder there, and runs that are
     finished are not done again.
     """
+    refuse_one_method(settings)
     inputs = read_inputs(
         source, clients=clients, client=client, label=label, model=model, **settings
     )
     rows = _rows(inputs, algorithms, _seeds(inputs, seeds))
-    hasher = ConfigHasher()
+    observe, hasher = all_of(on_round), ConfigHasher()
     if out is not None:
         _refuse_mix_ups(rows, Path(out), hasher)
 
     @contextmanager
     def display(_: str) -> Iterator[Observer]:
-        yield all_of(on_round)
+        yield observe
 
     return study.compare(rows, None if out is None else Path(out), display, hasher=hasher)
 
@@ -64,7 +66,8 @@ def _seeds(inputs: Inputs, seeds: int | Sequence[int]) -> list[int]:
         first = inputs.config().run.seed
         return list(range(first, first + seeds))
     several = list(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else []
-    if not several or len({*several}) < len(several):
+    are_whole = all(isinstance(seed, Integral) for seed in several)
+    if not several or not are_whole or len({*several}) < len(several):
         raise SettingError(
             f"seeds must be a number or a list of different seeds, got {received(seeds)}"
         )

@@ -5,7 +5,7 @@ value.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ SECTIONS = (
 # settings of further methods by their names, which only `concordfl compare` reads
 COMPARED = "compare"
 DEFAULT_ALGORITHM = "fedavg"  # where a run file names none; it has no settings
+DEFAULT_MODEL = "mlp"
 # sections of which a method may have settings of its own, as `[algorithm.training]` or
 # `[compare.NAME.training]`; these go before those of the section itself
 OWN_SECTIONS = ("training", "aggregation")
@@ -101,13 +102,9 @@ class Config:
         _require_nesting(table)
         table = with_relative_paths(_without_format(table))
         check_keys(table, (*SECTIONS, COMPARED))
-        for section in table:
-            if not isinstance(table[section], Mapping):
-                raise SettingError(f"[{section}] must be a table, got {received(table[section])}")
-        for name in table.get(COMPARED, {}):
-            compared_method(table, name)
+        check_sections(table)
         table = _with_own_sections(table)
-        network = {"name": "mlp", **table.get("model", {})}
+        network = {"name": DEFAULT_MODEL, **table.get("model", {})}
         data = data or choose(_data_table(table.get("data", {})), "name", DATASETS, "data")
         return cls(
             run=Plan.from_table(table.get("run", {}), "run"),
@@ -145,6 +142,16 @@ class Config:
     def own_code(self) -> dict[str, str]:
         """Settings that name code which is not concordfl's, as `package.module:function`."""
         return own_code(self.to_table())
+
+
+def check_sections(table: Mapping[str, Any]) -> None:
+    """Refuse sections that are no tables, and settings in [compare] that are of no method."""
+    _require_nesting(table)
+    for section in (*SECTIONS, COMPARED):
+        if not isinstance(table.get(section, {}), Mapping):
+            raise SettingError(f"[{section}] must be a table, got {received(table[section])}")
+    for name in table.get(COMPARED, {}):
+        compared_method(table, name)
 
 
 def compared_method(table: Mapping[str, Any], name: str) -> Algorithm:
@@ -305,18 +312,20 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
     return changed
 
 
-def without_own(table: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """`table` where [algorithm] has no values of its own for the settings in `paths`, which are
-    given for the run.
+def without_own(table: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """`table` where no method, in [algorithm] or [compare.NAME], has values of its own for the
+    settings in `paths`, which are given for all.
     """
     changed: dict[str, Any] = _copy(table)
-    for path in paths:
-        section, *keys = split_path(path)
-        method = changed.get("algorithm")
-        own = method.get(section) if isinstance(method, dict) else None
-        if section in OWN_SECTIONS and isinstance(own, dict):
-            for key in keys[:1] or list(own):
-                own.pop(key, None)
+    compared = changed.get(COMPARED)
+    others = compared.values() if isinstance(compared, dict) else ()
+    for method in (changed.get("algorithm"), *others):
+        for path in paths if isinstance(method, dict) else ():
+            section, *keys = split_path(path)
+            own = method.get(section)
+            if section in OWN_SECTIONS and isinstance(own, dict):
+                for key in keys[:1] or list(own):
+                    own.pop(key, None)
     return changed
 
 

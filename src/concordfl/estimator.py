@@ -4,7 +4,7 @@
     est.predict(X, groups=hospitals)
 
 A group that was not in training is a new client: `score` then adapts to one half of its rows by
-the method's rule and tests on the other half, exactly as `Result.adapt` does.
+the method's rule and tests on the other half, exactly as `Result.adapt` does, but keeps nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from .core import DataError
+from .core import DataError, SettingError
+from .core.settings import received
 from .data.labels import class_name
 from .data.text import quote
+from .deploy import inputs, newcomer
 from .inputs import AlgorithmLike, ModelLike
 from .runner import run
 
@@ -55,9 +57,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _fit(self, x: np.ndarray, y: np.ndarray, groups: Any) -> None:
         clients = {name: (x[rows], y[rows]) for name, rows in _rows_by_group(groups, x)}
         sections: dict[str, Any] = {**(self.settings or {})}
-        sections["objective"] = {"kind": self._kind, **sections.get("objective", {})}
-        sections["scenario"] = {"split": _split(clients), **sections.get("scenario", {})}
-        sections["objective"] = {**sections.get("objective", {}), "kind": self._kind}
+        scenario, objective = (_section(sections, name) for name in ("scenario", "objective"))
+        if objective.get("kind", "auto") not in ("auto", self._kind):
+            raise SettingError(
+                f"objective.kind must be {self._kind!r} in a {type(self).__name__}, got "
+                f"{received(objective['kind'])}"
+            )
+        sections["objective"] = {**objective, "kind": self._kind}
+        sections["scenario"] = {"split": _split(clients), **scenario}
         self.result_ = run(
             clients=clients,
             algorithm=self.algorithm,
@@ -119,7 +126,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         name = NEWCOMER
         while name in self.result_.finished.kept.participants:
             name += "'"
-        found: dict[str, Any] = self.result_.adapt(x, y, name=name)["tested_on"]
+        run = self.result_.finished
+        examples = inputs.prepare(x, run.preprocessing, y, run.columns_aside)
+        found: dict[str, Any] = newcomer.score_by_halves(run, examples, name)["tested_on"]
         return found
 
 
@@ -210,6 +219,13 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         them.
         """
         return self._score(X, y, groups, "r2")
+
+
+def _section(sections: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = sections.get(name, {})
+    if not isinstance(section, Mapping):
+        raise SettingError(f"{name} must be a dict of settings, got {received(section)}")
+    return section
 
 
 def _split(clients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:

@@ -1,15 +1,24 @@
 """What `run` and its relatives may be given in Python, as a configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from . import config as configuration
-from .config import COMPARED, SECTIONS, Config, ModelChoice
+from .config import (
+    COMPARED,
+    DEFAULT_ALGORITHM,
+    DEFAULT_MODEL,
+    SECTIONS,
+    Config,
+    ModelChoice,
+)
 from .core import Algorithm, SettingError
-from .core.settings import nearest, received
+from .core.settings import check_keys, nearest, received
+from .study.cells import method_table
 
 Source = str | Path | Mapping[str, Any] | Config
 AlgorithmLike = Algorithm | str | Mapping[str, Any]
@@ -61,19 +70,17 @@ def read_inputs(
     """From a run file or a dict of sections, and what is given by name: sections as dicts, single
     settings of SHORTCUTS, and objects.
 
-    Objects stand for their sections; `data` then has the further settings of `clients`.
+    Objects stand for their sections; `data` then has the further settings of `clients`. A method
+    that is given by name has its settings in [compare.NAME], where [algorithm] is another one's.
     """
     sections = _sections({key: value for key, value in settings.items() if value is not None})
-    table = _table_of(source)
+    table = _without_replaced(_table_of(source), model, algorithm)
     objects: dict[str, Any] = {}
     for name, value in (("model", model), ("algorithm", algorithm)):
         if isinstance(value, (str, Mapping)):
             sections[name] = {"name": value} if isinstance(value, str) else value
         elif value is not None:
             objects[name] = ModelChoice.of(value) if name == "model" else as_algorithm(value)
-            table.pop(name, None)
-    if "algorithm" in objects:
-        table.pop(COMPARED, None)  # which may be about the method that is now another one
     if clients is not None:
         objects["data"] = _memory(clients, client, label, sections.pop("data", {}))
         table.pop("data", None)
@@ -87,13 +94,51 @@ def read_inputs(
 
 
 def _table_of(source: Source | None) -> dict[str, Any]:
-    if source is None or isinstance(source, Mapping):
-        return dict(source or {})
-    if not isinstance(source, (str, Path)):
+    if isinstance(source, (str, Path)):
+        table = configuration.read_table(Path(source))
+    elif source is None or isinstance(source, Mapping):
+        table = dict(source or {})
+    else:
         raise SettingError(
             f"a run must be a file, a dict of sections or settings by name, got {received(source)}"
         )
-    return configuration.read_table(Path(source))
+    configuration.check_sections(table)
+    return table
+
+
+def _without_replaced(
+    table: Mapping[str, Any], model: ModelLike | None, algorithm: AlgorithmLike | None
+) -> dict[str, Any]:
+    """`table` without the settings of a model or method in whose place another one is given."""
+    left = dict(table)
+    if isinstance(algorithm, str):
+        left = method_table(table, algorithm)
+    elif algorithm is not None:
+        left.pop(COMPARED, None)  # which may be about the method that is now another one
+    for section, given, default in (
+        ("model", model, DEFAULT_MODEL),
+        ("algorithm", algorithm, DEFAULT_ALGORITHM),
+    ):
+        name = left.get(section, {}).get("name", default)
+        if given is not None and not _is_named(given, name):
+            left.pop(section, None)
+    return left
+
+
+def _is_named(given: ModelLike | AlgorithmLike, name: object) -> bool:
+    """Whether it is what a run file names; a table without a name is about that."""
+    if isinstance(given, Mapping):
+        return bool(given.get("name", name) == name)
+    return isinstance(given, str) and given == name
+
+
+def refuse_one_method(settings: Mapping[str, Any]) -> None:
+    """Where several are compared or tuned, one for all of them would make them the same."""
+    if settings.get("algorithm") is not None:
+        raise SettingError(
+            "methods must be given in algorithms alone, got algorithm = "
+            f"{received(settings['algorithm'])} beside it"
+        )
 
 
 def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +176,19 @@ def as_algorithm(value: object) -> Algorithm:
 def _memory(
     clients: object, client: str | None, label: str | Sequence[str] | None, options: Any
 ) -> Any:
-    from .data.gather import gather
-    from .data.memory import Memory
+    from .data.csv_table import columns_of
+    from .data.frames import is_frame
+    from .data.gather import CLIENT, LABEL, gather
+    from .data.memory import OPTIONS, Memory
 
-    return Memory.from_table({**options, "given": gather(clients, client, label)}, "data")
+    for name in ("client", "label"):
+        if name in options:
+            raise SettingError(f"{name} must be given by name beside clients, got data.{name}")
+    check_keys(options, OPTIONS, "data")
+    memory = Memory.from_table(options, "data")
+    given = gather(clients, client, label, memory.drop or ())
+    if not is_frame(clients):
+        return replace(memory, given=given)
+    labels = tuple(map(str, columns_of(label or LABEL)))
+    named = labels[0] if len(labels) == 1 else labels
+    return replace(memory, given=given, client=str(client or CLIENT), label=named)

@@ -11,6 +11,7 @@ from torch import nn
 
 from .config import Config
 from .core import Algorithm, ClientId, Examples, SettingError
+from .core.settings import received
 from .data.gather import client_name
 from .data.labels import class_values
 from .deploy import export, inputs, newcomer, saving
@@ -80,11 +81,17 @@ class Result:
     # --- figures ----------------------------------------------------------------------------------
 
     def clients(self) -> dict[str, dict[str, Any]]:
-        """The figures of every client in the last round, by its id."""
-        return self.figures_of(self.summary["rounds"])
+        """The figures of every client in the last evaluated round, by its id."""
+        return self.figures_of(self.summary["final"]["round"])
 
     def figures_of(self, round: int) -> dict[str, dict[str, Any]]:
         """The figures of every client in an evaluated round, by its id."""
+        evaluated = [record["round"] for record in self.records]
+        if round not in evaluated:
+            raise SettingError(
+                f"a round must be one of the {len(evaluated)} that were evaluated, the last of "
+                f"them {evaluated[-1]}, got {received(round)}"
+            )
         if self.folder is not None:
             return RunFolder.open(self.folder).read_client_rows(round)
         return dict(self.client_rows[round])
@@ -169,12 +176,15 @@ class Result:
         return export.write(self.finished, Path(path), _id(client))
 
     def save(self, folder: str | Path) -> "Result":
-        """Write the run to a new folder, from which `load` reads it; the result of that."""
+        """Write the run to a new folder, from which `load` reads it; the result of that.
+
+        A run that was played only `until` a round is not over, and is refused.
+        """
+        settings = self.finished.settings  # with objects that no other process could import
         if self.folder is None:
             saving.save(self.finished, self.records, self.figures_of, Path(folder))
         else:
             saving.copy(self.folder, Path(folder))
-        settings = self.finished.settings  # with objects that no other process could import
         return Result.of_folder(RunFolder.open(Path(folder)), settings, self.summary)
 
 

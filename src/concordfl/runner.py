@@ -25,8 +25,9 @@ from .assemble import (
 from .by_name import algorithm_name
 from .config import Config
 from .core import Algorithm, Model, SettingError
+from .core.settings import received
 from .data import Federation
-from .deploy.finished import FinishedRun
+from .deploy.finished import FinishedRun, network_of
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
 from .engine import warnings
@@ -77,6 +78,8 @@ def run(
     With `out`, a new folder, everything is written there and a killed run can be taken up again by
     `resume`; so can one that is played only `until` a round.
     """
+    observe = all_of(on_round)
+    _check_until(until)
     settings = load_config(
         source,
         clients=clients,
@@ -92,10 +95,10 @@ def run(
         **sections,
     )
     if out is None:
-        return _run(settings, None, on_round, until)
+        return _run(settings, None, observe, until)
     settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, on_round, until)
+        return _run(settings, folder, observe, until)
 
 
 def resume(
@@ -114,6 +117,7 @@ def resume(
     a notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
+    _check_until(until)
     with RunFolder.open(Path(out)) as folder:
         settings = configuration.read_run_folder(
             folder.path, trust=trust, model=model, algorithm=algorithm
@@ -135,9 +139,20 @@ def go_on(
         return _run(settings, folder, on_round, until)
 
 
+def _check_until(until: int | None) -> None:
+    if until is not None and (type(until) is not int or until < 1):
+        raise SettingError(f"until must be a round >= 1, got {received(until)}")
+
+
 def all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
     """One observer for one or several."""
-    observers = (on_round,) if callable(on_round) else tuple(on_round)
+    several: Any = on_round if isinstance(on_round, Iterable) else (on_round,)
+    observers: tuple[Observer, ...] = (on_round,) if callable(on_round) else tuple(several)
+    for one in observers:
+        if not callable(one):
+            raise SettingError(
+                f"on_round must be a function or a list of functions, got {received(one)}"
+            )
 
     def observe(event: Event) -> None:
         for one in observers:
@@ -154,6 +169,7 @@ def _run(
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
+        _require_network(folder, settings, finished)
         return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
     recorded = None if folder is None else folder.read_executor()
@@ -191,6 +207,13 @@ def _run(
     return Result(summary, experiment.records, None, Opened(run), experiment.client_rows)
 
 
+def _require_network(folder: RunFolder, settings: Config, summary: Mapping[str, Any]) -> None:
+    """Refuse another network than a finished run has recorded, before anybody predicts by it."""
+    recorded = folder.read_federation()
+    if recorded is not None and "network" in recorded["identity"]:
+        network_of(folder, settings, summary, recorded["identity"])
+
+
 def _require_figures(settings: Config, federation: Federation) -> None:
     """A run that could not be evaluated, or whose cohort is too large, is refused."""
     settings.run.cohort_size(len(federation.participants))
@@ -219,6 +242,7 @@ def _identify(
         folder.write_federation({"identity": identity, "source": source, **federation.describe()})
     else:
         check_identity(folder.path, recorded["identity"], identity)
+        identity = recorded["identity"]  # without what runs did not record when this one began
     return identity
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from .core import SettingError
 from .core.own_code import is_given
 from .core.settings import received
-from .inputs import Inputs, ModelLike, read_inputs
+from .inputs import Inputs, ModelLike, read_inputs, refuse_one_method
 from .study import tune as study
 from .study.grid import Grid
 from .study.tune import Tuning
@@ -38,8 +38,10 @@ def tune(
     All else is as in `run`. With `out` the runs are kept there, and the same call goes on with
     them. The table of the result is what `run` and `compare` take as their source.
     """
-    if isinstance(algorithms, str) or not all(isinstance(one, str) for one in algorithms):
+    is_list = isinstance(algorithms, Sequence) and not isinstance(algorithms, str)
+    if not is_list or not all(isinstance(one, str) for one in algorithms):
         raise SettingError(f"algorithms must be a list of names, got {received(algorithms)}")
+    refuse_one_method(settings)
     inputs = read_inputs(
         source, clients=clients, client=client, label=label, model=model, **settings
     )

@@ -17,7 +17,7 @@ from concordfl.data.memory import Memory, read_given
 from concordfl.data.own import Folder, Table
 from concordfl.data.samples import read_samples
 from concordfl.scenarios import Scenario, build_federation
-from concordfl.scenarios.partition import Natural
+from concordfl.scenarios.partition import Iid, Natural
 
 HEARTS = """id,site,age,sex,pain,y
 1,a,60,m,none of these,sick
@@ -244,8 +244,31 @@ def test_decimal_commas_beside_points_are_refused(tmp_path):
     assert found.endswith("alike, got '1,234' in line 2 and '1.5' in line 3")
 
 
-def test_labels_with_decimal_commas_are_numbers(tmp_path):
-    assert table(tmp_path, "site;x;y\na;1;0,5\nb;2;1\n").classes == ("0.5", "1")
+def test_labels_with_decimal_commas_are_numbers_and_noticed(tmp_path):
+    data = table(tmp_path, "site;x;y\na;1;0,5\nb;2;1\n")
+    assert data.classes == ("0.5", "1")
+    assert data.notices == ("numbers have decimal commas: 0,5 is 0.5",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line_of_comma", "line_of_point"),
+    [
+        ("site;x;y\na;0.5;1,200\nb;1.5;1,201\n", 2, 2),
+        ("site;x;y\na;1;2.5\nb;1,200;3\n", 3, 2),
+        ("site;x;y;z\na;0.5;1,200;1\nb;1;1;2\n", 2, 2),
+    ],
+)
+def test_labels_are_numbers_like_all_others(tmp_path, text, line_of_comma, line_of_point):
+    label = ("y", "z") if "z" in text else "y"
+    found = message(table, tmp_path, text, label=label)
+    assert "numbers must have decimal commas or decimal points alike, got '1,200'" in found
+    assert f"in line {line_of_comma} and " in found
+    assert found.endswith(f"in line {line_of_point}")
+
+
+def test_words_with_points_or_commas_are_labels_like_others(tmp_path):
+    data = table(tmp_path, "site;x;y\na;1,5;v1.5\nb;2;a, b\n")
+    assert data.classes == ("a, b", "v1.5")
 
 
 # --- identifiers ----------------------------------------------------------------------------------
@@ -301,6 +324,15 @@ def test_a_group_column_is_the_true_group_of_clients(tmp_path):
     assert {id: group["partition"] for id, group in groups.items()} == {"a": "north", "b": "south"}
 
 
+def test_a_group_column_without_effect_is_refused(tmp_path):
+    text = "site,x,region,y\na,1,north,0\na,2,north,1\nb,3,south,1\n"
+    data = table(tmp_path, text, group="region")
+    scenario = Scenario(clients=2, partition=Iid())
+    found = message(build_federation, data, scenario, Key(0), kind=SettingError)
+    assert found.startswith("data.group is about clients as the data have them")
+    assert found.endswith("got Iid")
+
+
 def test_a_group_must_be_the_same_in_all_rows_of_a_client(tmp_path):
     text = "site,x,region,y\na,1,north,0\na,2,south,1\nb,3,south,1\n"
     assert message(table, tmp_path, text, group="region").endswith(
@@ -317,6 +349,16 @@ def test_a_column_may_say_what_rows_are_for(tmp_path):
     parts = [part.x.flatten().tolist() for part in federation.splits("a")]
     assert parts == [[2, 5], [], [1]]
     assert [part.x.flatten().tolist() for part in federation.splits("b")] == [[4], [3], []]
+    assert federation.notices == ()
+
+
+def test_shares_beside_a_column_of_splits_are_noticed(tmp_path):
+    data = table(tmp_path, "site,x,set,y\na,1,test,0\na,2,train,1\nb,3,train,1\n", split="set")
+    scenario = Scenario(partition=Natural(), split=(0.6, 0.2, 0.2))
+    assert build_federation(data, scenario, Key(0)).notices == (
+        "scenario.split = [0.6, 0.2, 0.2] is without effect: the column that data.split names says "
+        "what every row is for",
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,11 +485,37 @@ def test_identifiers_in_a_data_frame_are_noticed():
     assert "column 'id' looks like an identifier" in gather(frame_of(HEARTS), "site").notices[0]
 
 
+def test_dropped_columns_of_a_data_frame_are_left_out():
+    frame = frame_of(HEARTS)
+    given, without = gather(frame, "site", drop=["id"]), gather(frame.drop(columns="id"), "site")
+    assert given.digest() == without.digest()
+    assert given.notices == ()
+    frames = {
+        name: (part.drop(columns=["site", "y"]), part["y"]) for name, part in frame.groupby("site")
+    }
+    assert gather(frames, drop=["id"]).digest() == without.digest()
+
+
+@pytest.mark.parametrize(
+    ("clients", "drop", "text"),
+    [
+        (frame_of(HEARTS), "idd", "data.drop must name columns of the data, got 'idd': did you"),
+        (frame_of(HEARTS), "y", "data.drop must be other columns than client and label, got 'y'"),
+        ({"a": ([[1]], [0])}, "id", "data.drop must be about data frames, got 'id' for others"),
+    ],
+    ids=["unknown", "label", "arrays"],
+)
+def test_what_cannot_be_dropped_is_refused(clients, drop, text):
+    client = None if isinstance(clients, dict) else "site"
+    assert text in message(gather, clients, client, drop=[drop], kind=SettingError)
+
+
 def test_examples_with_categories_are_read_back_from_a_runs_folder(tmp_path):
     given = gather(frame_of(HEARTS), "site")
     (tmp_path / "examples.npz").write_bytes(given.to_bytes())
     again = read_given(tmp_path / "examples.npz")
     assert again.columns == given.columns
+    assert again.notices == given.notices != ()
     assert again.digest() == given.digest()
 
 

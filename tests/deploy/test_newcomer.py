@@ -1,6 +1,8 @@
 """A client that was not in training joins a finished run."""
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from sklearn.datasets import load_digits
 import concordfl as cf
 from command import concordfl
 from concordfl import run
+from concordfl.deploy import kept
 from concordfl.deploy.newcomer import adapt, sentence
+from concordfl.engine.records import RunFolder
 
 SECTIONS = {
     "data": {"name": "digits", "limit": 150, "test_limit": 20},
@@ -174,3 +178,30 @@ def test_adapting_again_gives_the_same_files(folder):
     assert found[0] == found[1]
     assert list(found[0]) == ["clinic.json", "clinic.safetensors"]
     assert json.loads(found[0]["clinic.json"])["client"] == "clinic"
+
+
+def test_a_client_is_kept_by_one_process_at_a_time(folder, monkeypatch):
+    """Its two files name each other."""
+    monkeypatch.setattr(kept, "MAX_SECONDS_TO_WAIT", 0.1)
+    with (
+        RunFolder.open(folder / "run"),
+        pytest.raises(cf.CheckpointError, match="must be used by one process at a time"),
+    ):
+        adapt(folder / "run", folder / "clinic.npz")
+    assert not (folder / "run/adapted").exists()
+
+
+def test_who_keeps_a_client_waits_for_another_who_does(folder):
+    held = threading.Event()
+
+    def hold():
+        with RunFolder.open(folder / "run"):
+            held.set()
+            time.sleep(0.5)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    adapt(folder / "run", folder / "clinic.npz")
+    other.join()
+    assert cf.load(folder / "run").predict(digits(0, 3)[0], client="clinic").shape == (3,)

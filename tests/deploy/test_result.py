@@ -4,6 +4,8 @@ Every method that predicts labels is held to what its run reported.
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +164,59 @@ def test_values_are_predicted_in_their_own_unit(name, tmp_path):
         answer = loaded.adapt(x[:20], y[:20], name="new")
         assert answer["tested_on"]["rmse"] > 0
         assert loaded.score(x[20:], y[20:], client="new")["rmse"] < 200
+
+
+# --- runs that are not over, and rounds that were not evaluated -----------------------------------
+
+
+def play_until(round, **more):
+    return cf.run(
+        data={"name": "digits", "limit": 100, "test_limit": 20},
+        scenario={"clients": 2},
+        model="linear",
+        run={"rounds": 7, "evaluate_every": 3, "executor": "serial"},
+        until=round,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_clients_have_their_figures_of_the_last_evaluated_round(tmp_path, in_folder):
+    result = play_until(5, out=tmp_path / "run" if in_folder else None)
+    assert result.summary["rounds"] == 5
+    assert result.clients() == result.figures_of(3) == play_until(3).clients()
+    for round in (5, 6, "3"):
+        with pytest.raises(cf.SettingError, match="a round must be one of the 1 that were eval"):
+            result.figures_of(round)
+
+
+def test_a_run_that_is_not_over_is_not_saved_as_a_finished_one(tmp_path):
+    with pytest.raises(cf.SettingError, match="must be over to be saved, got one after 5 of 7 rou"):
+        play_until(5).save(tmp_path / "memory")
+    begun = play_until(5, out=tmp_path / "run")
+    with pytest.raises(cf.ConcordError, match="the run must be finished, got"):
+        begun.save(tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_was_stopped_is_over_and_saved(tmp_path):
+    def stop(event):
+        raise cf.Stop
+
+    stopped = play_until(None, on_round=stop).save(tmp_path / "run")
+    assert cf.resume(stopped.folder).summary["rounds"] == 1
+
+
+def test_the_summary_is_copied_last(tmp_path, monkeypatch):
+    result, copy = play_until(None, out=tmp_path / "run"), shutil.copyfile
+    copied = []
+
+    def watched(source, target, **options):
+        copied.append(Path(source).name)
+        return copy(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", watched)
+    result.save(tmp_path / "copy")
+    assert "records.jsonl" in copied
+    assert copied.index("summary.json") == len(copied) - 1
+    assert cf.load(tmp_path / "copy").summary == result.summary

@@ -230,6 +230,15 @@ def edit(path, change):
     path.write_text(json.dumps(body))
 
 
+def test_void_rounds_of_training_are_kept_and_not_known_of_older_checkpoints(tmp_path):
+    made = progress()
+    made.void_rounds, made.void_training_rounds = 5, 2
+    save(tmp_path, made)
+    assert load(tmp_path).progress.void_training_rounds == 2
+    edit(tmp_path / "manifest-00000003.json", lambda body: body.pop("void_training_rounds"))
+    assert load(tmp_path).progress.void_training_rounds == 5  # the nearest that is known
+
+
 def fields(body, path=()):
     yield path
     if isinstance(body, dict):

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from torch import nn
 
 import concordfl as cf
 
@@ -108,3 +109,79 @@ def test_who_takes_part_is_written_at_the_start(begun):
     assert sum(first["labels"]) == first["train"]
     assert set(written["identity"]) == {"config", "data"}
     assert written["format"] == 1
+
+
+# --- a network given again ------------------------------------------------------------------------
+
+
+def network(width=4, activation=nn.ReLU):
+    return nn.Sequential(nn.Linear(3, width), activation(), nn.Linear(width, 2))
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """A run of a network that no other process could import."""
+    monkeypatch.chdir(tmp_path)
+    write_client(tmp_path / "data", "a", 0)
+    write_client(tmp_path / "data", "b", 1)
+    cf.run(run={"rounds": 1}, data={"folder": "data"}, model=network(), out="run")
+    return tmp_path / "run"
+
+
+OTHERS = [network(width=9), network(activation=nn.Tanh)]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_network_of_the_same_name_is_not_loaded(finished, other):
+    examples = np.zeros((2, 3))
+    assert len(cf.load(finished, model=network()).predict(examples)) == 2
+    with pytest.raises(cf.CheckpointError, match="the run was begun with another network: network"):
+        cf.load(finished, model=other)
+    with pytest.raises(cf.CheckpointError, match="the run was begun with another network: network"):
+        cf.resume(finished, model=other)
+
+
+def test_a_run_goes_on_with_the_network_that_it_began_with(begun):
+    shutil.rmtree(begun / "run")
+    given = network()
+    settings = {"run": {"rounds": 2, "evaluate_every": 1}, "data": {"folder": "data"}}
+    cf.run(settings, model=given, out="run", until=1)
+    other = network(activation=nn.Tanh)
+    other.load_state_dict(given.state_dict())
+    with pytest.raises(cf.CheckpointError, match="the run was begun with another network"):
+        cf.resume("run", model=other)
+    assert cf.resume("run", model=given).summary["rounds"] == 2
+
+
+def test_a_network_that_prints_addresses_is_the_same_again(finished):
+    class Printing(nn.Linear):
+        def extra_repr(self):
+            return repr(object())
+
+    cf.run(run={"rounds": 1}, data={"folder": "data"}, model=Printing(3, 2), out="printing")
+    assert cf.load("printing", model=Printing(3, 2)).summary["rounds"] == 1
+
+
+@pytest.mark.parametrize("until", [1, 2])
+def test_runs_that_recorded_no_network_are_gone_on_with(begun, monkeypatch, until):
+    shutil.rmtree(begun / "run")
+    given = network()
+    with monkeypatch.context() as before:
+        before.setattr("concordfl.assemble.network_identity", lambda settings, model: {})
+        settings = {"run": {"rounds": 2, "evaluate_every": 1}, "data": {"folder": "data"}}
+        cf.run(settings, model=given, out="run", until=until)
+    assert cf.resume("run", model=given).summary["rounds"] == 2
+    assert cf.load("run", model=given).summary["rounds"] == 2
+
+
+def test_an_own_function_that_builds_another_network_is_refused(finished, monkeypatch):
+    (finished.parent / "own_network.py").write_text(
+        "from torch import nn\nact = nn.ReLU\n"
+        "def net(): return nn.Sequential(nn.Linear(3, 4), act(), nn.Linear(4, 2))\n"
+    )
+    monkeypatch.syspath_prepend(finished.parent)
+    cf.run(run={"rounds": 1}, data={"folder": "data"}, model="own_network:net", out="own")
+    assert cf.load("own", trust=True).summary["rounds"] == 1
+    monkeypatch.setattr("own_network.act", nn.Tanh)
+    with pytest.raises(cf.CheckpointError, match="the run was begun with another network"):
+        cf.load("own", trust=True)

@@ -12,8 +12,9 @@ import torch
 import toys
 from concordfl import Training, run
 from concordfl.algorithms import ALGORITHMS, FedAvg
-from concordfl.core import Classification, Degenerate
+from concordfl.core import Classification, Degenerate, Stage
 from concordfl.engine import warnings
+from concordfl.engine.experiment import Experiment
 from concordfl.engine.plan import Plan
 
 LONG = Plan(rounds=24, evaluate_every=2)
@@ -97,10 +98,42 @@ def test_rounds_that_nobody_answered_are_said():
 
 def test_a_run_of_which_the_half_was_void_says_so():
     given = facts(FedAvg())
-    given.progress.void_rounds = 2
-    assert changed(given)["void"] == "2 rounds were void: the model was trained in the others only"
-    given.progress.void_rounds = 1
+    given.progress.void_training_rounds = 2
+    assert changed(given)["void"] == (
+        "2 of 3 rounds were void: the model was trained in the others only"
+    )
+    given.progress.void_training_rounds = 1
     assert "void" not in changed(given)
+
+
+class Preparing(FedAvg):
+    """Asks everybody once before it trains."""
+
+    def stages(self, rounds, model):
+        ask = Stage("ask", self.round, rounds=1, everyone=True, prepares=True, trains=False)
+        return [ask, Stage("train", self.round)]
+
+
+def test_attempts_of_a_stage_that_is_asked_again_are_no_void_training(monkeypatch):
+    play_once = Experiment._play_once
+
+    def fail_twice(self, turn, progress, attempt):
+        if turn.stage.name == "ask" and attempt < 2:
+            progress.void_rounds += 1
+            return False
+        return play_once(self, turn, progress, attempt)
+
+    monkeypatch.setattr(Experiment, "_play_once", fail_twice)
+    given = facts(Preparing())
+    assert (given.progress.void_rounds, given.progress.void_training_rounds) == (2, 0)
+    assert "void" not in changed(given)
+
+
+def test_a_run_without_rounds_of_training_has_no_void_ones():
+    given = facts(FedAvg())
+    turns = given.experiment.turns
+    turns[:] = [turn._replace(stage=turn.stage._replace(trains=False)) for turn in turns]
+    assert "void" not in {each["kind"] for each in warnings.find(given)}
 
 
 def test_a_loss_that_is_no_number_has_diverged():
@@ -112,6 +145,13 @@ def test_a_run_that_has_lost_what_it_had_gained_has_diverged():
     text = with_history([0.5, 0.9, 0.9, 0.4])["diverged"]
     assert text.startswith("accuracy went from 90.0 to 40.0 at the last round")
     assert "diverged" not in with_history([0.5, 0.9, 0.9, 0.85])
+
+
+def test_noise_about_a_guess_is_no_divergence():
+    guess = once(FedAvg()).guess["accuracy"]
+    noise = with_history([guess, guess + 0.01, guess - 0.005])
+    assert "at-chance" in noise
+    assert "diverged" not in noise
 
 
 def test_a_rate_far_too_high_has_diverged_or_learnt_nothing():
@@ -215,6 +255,13 @@ def test_fedrs_is_fedavg_where_no_client_lacks_a_class():
     )
     rows = facts(method).rows.values()
     assert all(row["absent_classes"] == 0 for row in rows)
+
+
+def test_fedvc_of_one_concept_is_not_told_to_keep_concepts_apart():
+    method = ALGORITHMS["fedvc"](num_concepts=1)
+    assert method.degenerate(None, {"concepts": torch.eye(1)}, {}) == Degenerate(
+        "fedavg", "it has one concept"
+    )
 
 
 def test_fedvc_is_itself_where_concepts_lie_apart():

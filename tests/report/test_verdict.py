@@ -66,6 +66,27 @@ def test_equal_runs_do_not_differ():
     assert (twice.mean, twice.p) == (0.0, 1.0)
 
 
+def test_equal_differences_of_seeds_are_no_evidence():
+    left, right = [run([0.6, 0.8]), run([0.5, 0.7])], [run([0.59, 0.79]), run([0.49, 0.69])]
+    found = verdict.difference(left, right, "accuracy")
+    assert (found.mean, found.p) == (pytest.approx(0.01), None)
+    runs = {"fedem": left, "fedavg": right}
+    assert verdict.verdict(runs) == (
+        "Ahead for participants: fedem, 1.0 points better than fedavg; whether that is chance is "
+        "not known."
+    )
+    large = [run([2e6 / 3 + seed], criterion="rmse") for seed in (0.1, 0.7)]
+    larger = [run([5e6 / 3 + seed], criterion="rmse") for seed in (0.1, 0.7)]
+    assert verdict.difference(large, larger, "rmse").p is None
+
+
+def test_seeds_that_are_known_on_one_side_only_are_not_paired():
+    unknown = {"final": {"round": 4, "local_accuracy": None}}
+    left, right = [run([0.8]), unknown], [unknown, run([0.6])]
+    found = verdict.difference(left, right, "accuracy")
+    assert found == verdict.Difference(pytest.approx(0.2), None, "")
+
+
 def test_less_is_better_where_the_criterion_says_so():
     runs = {
         "fedavg": [run([2.0] * 7, criterion="rmse")],
@@ -104,6 +125,21 @@ def test_a_lead_that_may_be_chance_has_no_winner():
         "fedem and fedavg differ by no more than chance would make: 1.1 points"
     )
     assert "paired over 8 clients" in warning
+
+
+def test_methods_that_are_equal_are_said_to_be():
+    runs = {"fedavg": [run(LOW)], "fedavg-ft": [run(LOW)], "local": [run([0.4] * 8)]}
+    assert verdict.verdict(runs) == (
+        "No method is clearly best for participants: fedavg and fedavg-ft are equal on the mean. "
+        "fedavg is better than local at 8 of 8 clients and worse at none."
+    )
+    assert texts(runs, "spread") == ["fedavg and fedavg-ft are equal on the mean"]
+
+
+def test_a_difference_too_small_to_be_shown_is_not_0():
+    runs = {"fedavg": [run(LOW)], "fedem": [run([LOW[0] + 0.002, *LOW[1:]])]}
+    assert "fedem, less than 0.1 points better than fedavg" in verdict.verdict(runs)
+    assert texts(runs, "spread")[0].endswith("is not known: less than 0.1 points")
 
 
 def test_training_alone_may_be_best():
@@ -175,15 +211,24 @@ def test_pooled_data_win_no_comparison():
     assert verdict.ranking(runs, "accuracy") == ["fedem", "fedavg"]
 
 
-def test_methods_with_the_same_figures_are_said_to_be_one():
+def test_methods_with_the_same_figures_are_named():
     runs = {"fedavg": [run(LOW)], "fedvc": [run(LOW)], "fedem": [run(MIXED)]}
     assert texts(runs, "same-figures") == [
-        "fedavg, fedvc have the same figures at every client: in effect they are one method here"
+        "fedavg, fedvc have the same figures at every client: they cannot be told apart here"
     ]
     said = {"kind": "identical-to-fedavg", "text": "in effect this is fedavg: weight is 0"}
     runs["fedvc"] = [run(LOW, warnings=[said])]
     assert "same-figures" not in kinds(runs)
     assert texts(runs, "identical-to-fedavg") == ["fedvc: in effect this is fedavg: weight is 0"]
+
+
+@pytest.mark.parametrize(("criterion", "perfect"), [("accuracy", 1.0), ("rmse", 0.0)])
+def test_methods_without_a_fault_are_not_said_to_be_alike(criterion, perfect):
+    def runs(*scores):
+        return {name: [run(scores, criterion=criterion)] for name in ("fedavg", "fedem")}
+
+    assert "same-figures" not in kinds(runs(perfect, perfect))
+    assert "same-figures" in kinds(runs(perfect, 0.5))
 
 
 def test_warnings_of_several_seeds_and_methods_are_one_line():

@@ -132,6 +132,10 @@ def test_the_metric_says_which_way_is_better():
     assert ranked(a={**same, "loss": 2.0}, own={**same, "loss": 2.0}, b={**same, "loss": 1.0}) == [
         *("b", "own", "a")
     ]
+    no_number = float("nan")
+    known = {**same, "loss": 9.0}
+    assert ranked(none=same, own={**same, "loss": no_number}, b=known) == ["b", "own", "none"]
+    assert ranked(a={"rmse": no_number}, b={"rmse": 1.0}, c={"rmse": no_number}) == ["b", "a", "c"]
 
 
 def test_a_value_at_the_end_of_the_grid_is_said(tmp_path):

@@ -217,7 +217,9 @@ class FedVC(Algorithm):
         apart = self.describe(server)["apart"]
         if self.weight == 0:
             return Degenerate("fedavg", "weight is 0")
-        if self.num_concepts == 1 or apart < COLLAPSED:
+        if self.num_concepts == 1:
+            return Degenerate("fedavg", "it has one concept")
+        if apart < COLLAPSED:
             because = f"the concepts have become one (they lie {apart:.1g} apart)"
             return Degenerate(
                 "fedavg", f"{because}: try a larger similarity than {self.similarity}"

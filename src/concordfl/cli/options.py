@@ -49,7 +49,8 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Run code of its own (package.module:function) that the folder's settings name.",
+        help="Run code that is not concordfl's: a model, method or embedding package.module:name "
+        "in the folder's settings.",
     ),
 ]
 FolderArgument = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]

@@ -8,6 +8,8 @@ bits, of every computation the same.
 """
 
 import copy
+import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,6 +25,7 @@ from .errors import SettingError
 from .random import Key
 
 Params = dict[str, Tensor]
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a function that a module prints: new each time
 NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -74,6 +77,15 @@ class Model:
             module = self._build_further() if index else self._build()
         with key.child("extension").torch_global():
             return self._extend(module)
+
+    def network_digest(self) -> str:
+        """A sha256 of the network as it prints itself, and of its parameters' names and shapes;
+        their values do not count.
+        """
+        module = self._new_module(Key("layout"))
+        layout = [f"{name} {tuple(value.shape)}" for name, value in _tensors(module).items()]
+        text = "\n".join([ADDRESS.sub("", repr(module)), *layout])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # --- parameters -------------------------------------------------------------------------------
 

@@ -6,9 +6,13 @@ anything is imported. An object that no other process could import is written as
 says what must be given again.
 """
 
+import hashlib
 import importlib
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 from .errors import SettingError
@@ -47,6 +51,40 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
         )
     function: Callable[..., Any] = found
     return function
+
+
+# --- what the code says ---------------------------------------------------------------------------
+
+# The digest of a module's source when it was first asked for, by name, with the spec that is new
+# when the module is loaded anew: a file that is edited later is not the code that runs here.
+_digests: dict[str, tuple[ModuleSpec, str]] = {}
+
+
+def source_digests(named: Mapping[str, str]) -> dict[str, str]:
+    """The sha256 of the source, by module, of code that settings name: of the module in the name,
+    and of the one that defines what is found there. A module whose source cannot be had is left
+    out. The code is imported.
+    """
+    modules = set()
+    for setting, name in named.items():
+        defined_in = getattr(find_function(name, setting), "__module__", None)
+        modules |= {name.partition(":")[0], str(defined_in)}
+    found = {module: _source_digest(module) for module in sorted(modules)}
+    return {module: digest for module, digest in found.items() if digest is not None}
+
+
+def _source_digest(module: str) -> str | None:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if not isinstance(spec, ModuleSpec) or spec.origin is None:
+        return None
+    seen, digest = _digests.get(module, (None, ""))
+    if seen is not spec:
+        try:
+            digest = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+        except OSError:  # built in, or in an archive
+            return None
+        _digests[module] = spec, digest
+    return digest
 
 
 # --- objects that were given in Python ------------------------------------------------------------

@@ -137,7 +137,7 @@ class _Collector:
 
     def _add_label(self, row: Sequence[str], line: int) -> None:
         values = {
-            name: self._numbers.with_point(self._require_value("have a label", index, row, line))
+            name: self._numbers.note(self._require_value("have a label", index, row, line), line)
             for name, index in self._layout.labels.items()
         }
         if len(values) == 1:
@@ -223,6 +223,11 @@ class NumberReader:
         if self._decimal_commas and self._first_point is None and "." in text:
             self._first_point = Cell(text, line)
         return number
+
+    def note(self, text: str, line: int) -> str:
+        """What `with_point` gives, where the text counts among the numbers of the file."""
+        self.parse(text, line)
+        return self.with_point(text)
 
     def with_point(self, text: str) -> str:
         """A number with a decimal comma as one with a point; any other text as it is."""

@@ -20,9 +20,9 @@ from ..core import ClientId, DataError, Examples, Scale
 from ..core.objective import Kind
 from .arrays import Arrays, network_shape, target_rows
 from .preprocessing import Preprocessing, target_type
+from .row_splits import SPLIT_NAMES
 from .text import quote
 
-SPLITS = ("train", "validation", "test")
 POOLED = "pooled"
 QUANTILES = (0, 0.25, 0.5, 0.75, 1)  # of numbers that are predicted, as reports show them
 
@@ -238,7 +238,7 @@ class Federation:
                 {
                     "id": id,
                     "held_out": number >= len(self.participants),
-                    **dict(zip(SPLITS, sizes[number], strict=True)),
+                    **dict(zip(SPLIT_NAMES, sizes[number], strict=True)),
                     **targets[number],
                     "groups": dict(self.groups.get(id, {})),
                 }
@@ -299,7 +299,7 @@ def _check_clients(
         )
     shape = next(iter(participants.values()))[0].x.shape[1:]
     for id, splits in itertools.chain(participants.items(), held_out.items()):
-        for name, split in zip(SPLITS, splits, strict=True):
+        for name, split in zip(SPLIT_NAMES, splits, strict=True):
             if len(split.x) != len(split.y):
                 raise DataError(
                     f"{_where(id, name)}: x and y must be equally long, got {len(split.x)} and "
@@ -355,7 +355,7 @@ def _find(
     drifts = ((id, each) for id, phases in later.items() for _, each in phases)
     all_bounds: Iterable[tuple[ClientId, Bounds]] = itertools.chain(bounds.items(), drifts)
     for id, each in all_bounds:
-        for name, (start, stop) in zip(SPLITS, itertools.pairwise(each), strict=True):
+        for name, (start, stop) in zip(SPLIT_NAMES, itertools.pairwise(each), strict=True):
             if start <= index < stop:
                 return _where(id, name)
     raise IndexError(index)

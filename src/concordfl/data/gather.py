@@ -1,7 +1,7 @@
 """Clients' examples as Python has them: arrays and labels, data frames, torch's data sets."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
-from ..core import DataError
+from ..core import DataError, SettingError
+from ..core.settings import nearest
 from .columns import feature_names
 from .csv_table import columns_of
 from .files import reading
@@ -18,17 +19,22 @@ from .frames import EncodedFrames, encode_frames, is_frame
 from .labels import Labels
 from .memory import Given
 from .samples import Samples, check_inputs, check_labels, require_text
-from .text import listing, quote
+from .text import listing, quote, reason
+
+CLIENT, LABEL = "client", "y"  # columns of a data frame, unless others are named
 
 
 def gather(
-    clients: object, client: str | None = None, label: str | Sequence[str] | None = None
+    clients: object,
+    client: str | None = None,
+    label: str | Sequence[str] | None = None,
+    drop: Collection[str] = (),
 ) -> Given:
     """The examples of every client, checked; `client` and `label` are columns of a data frame,
-    where several labels may be given.
+    where several labels may be given. Columns in `drop` are left out.
     """
     if is_frame(clients):
-        return _of_frame(clients, client or "client", columns_of(label or "y"))
+        return _of_frame(clients, client or CLIENT, columns_of(label or LABEL), drop)
     if client is not None or label is not None:
         raise DataError("client and label must be columns of a data frame, got clients without")
     if not isinstance(clients, Mapping):
@@ -43,7 +49,11 @@ def gather(
         raise DataError(f"clients must have different names, got {listing(map(str, clients))}")
     pairs = {name: _pair(name, named[name]) for name in sorted(named)}
     if all(is_frame(x) for x, _ in pairs.values()):
-        return _of_frames(pairs)
+        return _of_frames(pairs, drop)
+    if drop:
+        raise SettingError(
+            f"data.drop must be about data frames, got {listing(map(quote, drop))} for others"
+        )
     return Given(tuple(_samples(name, *pair) for name, pair in pairs.items()))
 
 
@@ -79,12 +89,13 @@ def client_name(name: object) -> str:
 # --- data frames, which need not be pandas' -------------------------------------------------------
 
 
-def _of_frames(pairs: Mapping[str, tuple[Any, Any]]) -> Given:
+def _of_frames(pairs: Mapping[str, tuple[Any, Any]], drop: Collection[str]) -> Given:
     """Clients that have a frame of features each."""
     for client, (frame, _) in pairs.items():
         if not len(frame):
             raise DataError(f"client {quote(client)} must have at least one example, got none")
-    encoded = encode_frames({f"client {quote(name)}": frame for name, (frame, _) in pairs.items()})
+    frames = {f"client {quote(name)}": frame for name, (frame, _) in pairs.items()}
+    encoded = encode_frames(_without(frames, drop))
     features = feature_names(encoded.columns)
     parts = [
         Samples(client, x, to_labels(y, len(x), f"client {quote(client)}"), features)
@@ -99,7 +110,31 @@ def _given(parts: Iterable[Samples], encoded: EncodedFrames) -> Given:
     return Given(tuple(parts), columns, encoded.notices)
 
 
-def _of_frame(frame: Any, client: str, labels: tuple[str, ...]) -> Given:
+def _without(frames: Mapping[str, Any], drop: Collection[str]) -> Mapping[str, Any]:
+    """The frames without columns, each of which one of them must have."""
+    if not drop:
+        return frames
+    known = {str(column) for frame in frames.values() for column in frame.columns}
+    for name in drop:
+        if name not in known:
+            raise SettingError(
+                f"data.drop must name columns of the data, got {quote(name)}{nearest(name, known)}"
+            )
+    return {
+        where: frame[[column for column in frame.columns if str(column) not in drop]]
+        for where, frame in frames.items()
+    }
+
+
+def _of_frame(
+    frame: Any, client: str, labels: tuple[str, ...], drop: Collection[str] = ()
+) -> Given:
+    for column in (client, *labels):
+        if column in drop:
+            raise SettingError(
+                f"data.drop must be other columns than client and label, got {quote(column)}"
+            )
+    frame = _without({"": frame}, drop)[""]
     columns = list(frame.columns)
     if len({*map(str, columns)}) < len(columns):
         raise DataError(f"columns must have different names, got {listing(map(str, columns))}")
@@ -188,8 +223,7 @@ def to_array(given: Any, where: str) -> np.ndarray:
             return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.asarray(given)
     except (TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where}: x must be an array of numbers: {reason}") from None
+        raise DataError(f"{where}: x must be an array of numbers: {reason(error)}") from None
 
 
 def to_labels(given: Any, count: int, where: str) -> Labels:

@@ -7,24 +7,28 @@ like any other.
 import hashlib
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import InstanceOf
 
 from ..core import DataError, Key, SettingError
+from ..core.settings import check_keys
 from .columns import Column, columns_from_record, feature_names, to_record
+from .csv_table import columns_of
 from .dataset import Dataset, Source
 from .files import reading
 from .labels import Labels
-from .samples import Samples, join_samples
+from .samples import ColumnNames, Samples, join_samples
 from .text import printable
 
 FORMAT = 1  # of the file
 FILE_NAME = "examples.npz"
+# settings that may be given beside examples
+OPTIONS = ("drop", "limit", "standardise", "test_limit", "without")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,9 @@ class Given:
 
     def to_bytes(self) -> bytes:
         """As an .npz file that `read_given` reads back."""
-        header = np.frombuffer(json.dumps(self._header()).encode(), np.uint8)
+        # Notices are no part of the digest: the same examples with other words are the same.
+        facts = self._header() | ({"notices": self.notices} if self.notices else {})
+        header = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         x, y = _arrays(self.parts)
         file = io.BytesIO()
         np.savez(file, header=header, x=x, y=y)
@@ -74,9 +80,18 @@ class Memory(Source):
     has_clients: ClassVar[bool] = True
 
     standardise: bool = True
+    client: str | None = None  # of a data frame, the column that says whose each row is
+    label: ColumnNames | None = None  # of a data frame, the column of labels, or several of numbers
+    drop: tuple[str, ...] | None = None  # columns of data frames to leave out
     memory: str = ""  # the file, where the examples are not given
     relative_to: str | None = None  # where a relative path begins: the run file's folder
     given: InstanceOf[Given] | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], where: str = "") -> Self:
+        if isinstance(table, Mapping):
+            check_keys(table, [one.name for one in fields(cls) if one.name != "given"], where)
+        return super().from_table(table, where)
 
     def to_table(self) -> dict[str, Any]:
         table = super().to_table()
@@ -88,7 +103,13 @@ class Memory(Source):
 
     def read(self, key: Key) -> Dataset:
         given = self._examples()
-        return join_samples(given.parts)._replace(columns=given.columns, notices=given.notices)
+        data = join_samples(given.parts)
+        return data._replace(
+            targets=data.targets if self.label is None else columns_of(self.label),
+            columns=given.columns,
+            ignored=self.drop or (),
+            notices=given.notices,
+        )
 
     def _examples(self) -> Given:
         if self.given is not None:
@@ -107,6 +128,7 @@ def read_given(path: Path) -> Given:
         facts = json.loads(header.tobytes())
         names, features = ([*map(_text, facts[key])] for key in ("classes", "features"))
         targets = tuple(map(_text, facts.get("targets", ())))
+        notices = tuple(map(_text, facts.get("notices", ())))  # which older files do not have
         clients = [(_text(name), int(size)) for name, size in facts["clients"]]
         number = facts["format"]
         sizes = [size for _, size in clients]
@@ -129,6 +151,7 @@ def read_given(path: Path) -> Given:
             )
         ),
         columns,
+        notices,
     )
 
 

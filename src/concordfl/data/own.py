@@ -31,7 +31,7 @@ from .row_splits import parse_splits, parse_times
 from .samples import (
     ColumnNames,
     ImageReader,
-    client_name,
+    client_of_file,
     is_csv,
     join_samples,
     make_dataset,
@@ -176,7 +176,7 @@ class Folder(OwnData):
                 f"{printable(root)} must hold a .npz file, a .csv file or a folder per client, got "
                 "none"
             )
-        names = [client_name(path) for path in paths]
+        names = [client_of_file(path) for path in paths]
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise DataError(

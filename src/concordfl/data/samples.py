@@ -70,7 +70,7 @@ def read_samples(
     kind = kind_of(path)
     if kind is None:
         raise DataError(f"the client's data must exist, got {printable(path)}")
-    name = client_name(path)
+    name = client_of_file(path)
     if kind == FOLDER:
         return Samples(name, *_read_images(path, ImageReader(like.resize if like else None)))
     if not is_csv(path):
@@ -91,7 +91,7 @@ def is_csv(path: Path) -> bool:
 
 def read_labelled(path: Path, label: ColumnNames, images: ImageReader) -> Samples:
     if kind_of(path) == FOLDER:
-        return Samples(client_name(path), *_read_images(path, images))
+        return Samples(client_of_file(path), *_read_images(path, images))
     samples = read_samples(path, label)
     if samples.labels is None:
         rule = (
@@ -106,7 +106,7 @@ def read_labelled(path: Path, label: ColumnNames, images: ImageReader) -> Sample
     return samples
 
 
-def client_name(path: Path) -> str:
+def client_of_file(path: Path) -> str:
     """The name of a client's file or folder."""
     name = path.name if kind_of(path) == FOLDER else path.stem
     return require_text(name, f"the client's name in {printable(path.parent)}")

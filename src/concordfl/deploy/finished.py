@@ -3,7 +3,7 @@ run to predictions; nothing of the run is changed.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
-from ..assemble import model_from
+from ..assemble import model_from, network_identity
 from ..config import Config, read_run_folder
 from ..core import (
     Algorithm,
@@ -35,10 +35,11 @@ from ..core.objective import objective_of
 from ..core.settings import received
 from ..data import Arrays, Federation, Preprocessing
 from ..data.csv_table import columns_of
+from ..data.gather import LABEL
 from ..data.samples import Samples, read_samples
 from ..data.text import listing, quote
 from ..engine import checkpoint
-from ..engine.checkpoint import Progress
+from ..engine.checkpoint import Progress, check_identity
 from ..engine.evaluate import none_for_nan
 from ..engine.experiment import schedule
 from ..engine.records import RunFolder
@@ -106,8 +107,7 @@ class FinishedRun:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
         progress = _last_progress(run, summary["rounds"], identity)
-        shape, objective = _task_of(summary, folder)
-        network = model_from(settings, shape, objective)
+        network, objective = network_of(run, settings, summary, identity)
         clients = tuple(recorded["clients"])
         sha256 = tree.digest(progress.server)
         kept = InFolder(run.path, settings, identity, sha256, clients)
@@ -284,15 +284,25 @@ class FinishedRun:
     @property
     def columns_aside(self) -> tuple[str, ...]:
         """Columns of a table that are no features."""
-        label = getattr(self.settings.data, "label", "y")
         client = getattr(self.settings.data, "client", None)
-        return columns_of(label) if client is None else (*columns_of(label), client)
+        return self._label_columns if client is None else (*self._label_columns, client)
+
+    @property
+    def _label_columns(self) -> tuple[str, ...]:
+        """Columns of labels in a table; none where nobody named one and a feature is called as it
+        would be.
+        """
+        named = getattr(self.settings.data, "label", None)
+        if named is not None:
+            return columns_of(named)
+        features = {column.name for column in self.preprocessing.table_columns}
+        return () if LABEL in features else (LABEL,)
 
     def read(self, data: Path) -> Samples:
         """A client's examples; its labels may be missing."""
         return read_samples(
             data,
-            getattr(self.settings.data, "label", "y"),
+            self._label_columns,
             getattr(self.settings.data, "client", None),
             like=self.preprocessing,
         )
@@ -309,6 +319,18 @@ def _last_progress(run: RunFolder, rounds: int, identity: dict[str, str]) -> Pro
             f"resume {run.path}` plays the rest again"
         )
     return progress
+
+
+def network_of(
+    run: RunFolder, settings: Config, summary: Mapping[str, Any], identity: Mapping[str, str]
+) -> tuple[Model, Objective]:
+    """The network of a finished run, which must be the one that it began with, and what it
+    predicts.
+    """
+    shape, objective = _task_of(summary, run.path)
+    network = model_from(settings, shape, objective)
+    check_identity(run.path, identity, {**identity, **network_identity(settings, network)})
+    return network, objective
 
 
 def _task_of(summary: Any, folder: Path) -> tuple[tuple[int, ...], Objective]:

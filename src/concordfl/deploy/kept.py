@@ -36,6 +36,7 @@ from ..engine.records import ClientFacts, RunFolder
 from ..engine.sealed_tensors import seal_client_tree, verify_client_tree
 
 ADVICE = "let the client adapt again"
+MAX_SECONDS_TO_WAIT = 10.0  # for another process that keeps a client in the same folder
 
 
 class Newcomer(NamedTuple):
@@ -196,6 +197,11 @@ class InFolder(Kept):
         return sorted(found)
 
     def keep(self, newcomer: Newcomer) -> None:
+        with RunFolder(self.path, wait_seconds=MAX_SECONDS_TO_WAIT):
+            self.write(newcomer)
+
+    def write(self, newcomer: Newcomer) -> None:
+        """The two files, which name each other: whoever writes them holds the folder's lock."""
         id = newcomer.answer["client"]
         held = {"state": newcomer.state, "message": newcomer.message}
         data = seal_client_tree(id, tree.pack(held))

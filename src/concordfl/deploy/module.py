@@ -13,7 +13,7 @@ from ..data import Preprocessing
 from ..data.preprocessing import IMAGE_TYPE
 
 
-class Rows(nn.Module):
+class PrepareRows(nn.Module):
     """Rows of numbers, NaN where one is missing, standardised as the run did it."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -32,7 +32,7 @@ class Rows(nn.Module):
         return inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs
 
 
-class Images(nn.Module):
+class PrepareImages(nn.Module):
     """Images (N, H, W, C) of 0 to 255, as a network takes them."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -71,7 +71,7 @@ def deployed_model(predictor: Predictor, preprocessing: Preprocessing) -> Deploy
     """What `predictor` predicts, as a module of raw examples, in eval mode and on the CPU."""
     algorithm, client, state, message = predictor
     is_images = preprocessing.dtype == IMAGE_TYPE
-    prepare = (Images if is_images else Rows)(preprocessing)
+    prepare = (PrepareImages if is_images else PrepareRows)(preprocessing)
     module = algorithm.module(client, state, message)
     if (unit := client.objective.unit()) is not None:
         module = nn.Sequential(module, unit)

@@ -68,7 +68,7 @@ def join(
         "algorithm": run.name,
         "adapted": _what_adapted(run, predictor, examples, is_tuned=is_tuned),
         "kept_from": len(examples),  # examples that the kept predictor is adapted to
-        **(_test(run, examples, id) if test and len(examples) > 1 else {}),
+        **(score_by_halves(run, examples, id) if test and len(examples) > 1 else {}),
         "inspect": predictor.inspect(),
         "parameters_sha256": tree.digest(run.progress.server),
     }
@@ -110,8 +110,12 @@ def sentence(answer: dict[str, Any]) -> str:
     return f"adapted: {parts}"
 
 
-def _test(run: FinishedRun, examples: Examples, id: ClientId) -> dict[str, Any]:
-    """How good a predictor is that adapted to one half of the examples, on the other."""
+@one_thread()
+def score_by_halves(run: FinishedRun, examples: Examples, id: ClientId) -> dict[str, Any]:
+    """How good a predictor is that adapted to one half of the examples, on the other; nothing is
+    kept of it.
+    """
+    run.require("accepts_new_clients", "adapt", "has a rule for new clients")
     train, test = _halves(run, examples, id)
     predictor = run.predictor(id, train, new=True)
     found: dict[str, Any] = {"adapted_on": len(train), "tested_on": {"examples": len(test)}}

@@ -8,11 +8,12 @@ from typing import Any
 
 from ..assemble import identity_of, with_files
 from ..config import with_fixed_paths
-from ..core import Algorithm, ClientId, tree
+from ..core import Algorithm, ClientId, SettingError, tree
 from ..engine import checkpoint
 from ..engine.checkpoint import Progress
+from ..engine.experiment import schedule
 from ..engine.files import one_line
-from ..engine.records import NO_RECORDS, RunFolder
+from ..engine.records import NO_RECORDS, SUMMARY_FILE, RunFolder
 from .finished import FinishedRun
 from .kept import InFolder
 
@@ -28,6 +29,7 @@ def save(
     """All of a run into a new folder, the summary last: without it a folder is of no finished
     run.
     """
+    _require_over(run)
     settings, files = with_files(with_fixed_paths(run.settings))
     with RunFolder.create(path, settings.to_toml(), files) as folder:
         federation = run.federation()
@@ -50,17 +52,32 @@ def save(
         for id in run.kept.newcomers():
             newcomer = run.kept.newcomer(id)
             if newcomer is not None:
-                kept.keep(newcomer)
+                kept.write(newcomer)
         folder.write_summary(run.summary)
 
 
-def copy(folder: Path, path: Path) -> None:
-    """A run's folder as another, new one."""
-    source = RunFolder.open(folder).path
-    with RunFolder.create(path, "") as made, one_line(path, "written"):
-        shutil.copytree(
-            source, made.path, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
+def _require_over(run: FinishedRun) -> None:
+    """In a folder with a summary, a run counts as finished for good."""
+    rounds = len(list(schedule(run.algorithm, run.settings.run.rounds, run.model)))
+    if run.progress.round < rounds and not run.summary["stopped_early"]:
+        raise SettingError(
+            f"a run must be over to be saved, got one after {run.progress.round} of {rounds} "
+            "rounds: give run a folder, `out`, where resume goes on with it"
         )
+
+
+def copy(folder: Path, path: Path) -> None:
+    """A run's folder as another, new one, the summary last as `save` has it."""
+    source = RunFolder.open(folder).path
+
+    def left_out(inside: str, names: list[str]) -> set[str]:
+        later = {".lock", SUMMARY_FILE} if Path(inside) == source else {".lock"}
+        return later.intersection(names)
+
+    with RunFolder.create(path, "") as made, one_line(path, "written"):
+        shutil.copytree(source, made.path, ignore=left_out, dirs_exist_ok=True)
+        if (source / SUMMARY_FILE).is_file():
+            shutil.copy2(source / SUMMARY_FILE, made.path / SUMMARY_FILE)
 
 
 def write_models(

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 import torch
 from pydantic import InstanceOf, with_config
@@ -50,6 +50,7 @@ IDENTITY_RULES = {
     "config": "config.toml was edited since the run began",
     "data": "the run was begun with other data",
 }
+LATER_IDENTITIES = ("network",)  # which runs did not record from the beginning
 
 
 class Selected(NamedTuple):
@@ -73,7 +74,8 @@ class Progress:
     absent: set[ClientId] = field(default_factory=set)  # missed a stage meant for everyone
     missing: dict[str, int] = field(default_factory=dict)  # replies that do not count, by reason
     failures: list[dict[str, Any]] = field(default_factory=list)  # the first of them in detail
-    void_rounds: int = 0  # in which too few clients answered
+    void_rounds: int = 0  # in which too few clients answered, each attempt of them
+    void_training_rounds: int = 0  # which were left void, so that nothing was learnt
     momentum: dict[str, Tree] = field(default_factory=dict)  # of the server's steps
     selected: Selected | None = None
     seconds: float = 0.0
@@ -129,6 +131,7 @@ class Manifest(TypedDict):
     missing: dict[str, CountOrZero]
     failures: list[dict[str, Any]]
     void_rounds: CountOrZero
+    void_training_rounds: NotRequired[CountOrZero]  # not in checkpoints from before
     seconds: NonNegative
     step_seconds: dict[str, NonNegative]
     records: RecordsFacts
@@ -181,6 +184,7 @@ def _describe(
         missing=progress.missing,
         failures=progress.failures,
         void_rounds=progress.void_rounds,
+        void_training_rounds=progress.void_training_rounds,
         seconds=progress.seconds,
         step_seconds=progress.step_seconds,
         records=RecordsFacts(**progress.records._asdict()),  # type: ignore[typeddict-item]
@@ -287,6 +291,7 @@ def _restore(
         missing=manifest["missing"],
         failures=manifest["failures"],
         void_rounds=manifest["void_rounds"],
+        void_training_rounds=manifest.get("void_training_rounds", manifest["void_rounds"]),
         momentum=held.momentum,
         selected=selected and Selected(selected["round"], selected["criterion"], held.selected),
         seconds=manifest["seconds"],
@@ -337,6 +342,8 @@ def check_identity(
 ) -> None:
     """Refuse to go on with other settings or data than the run began with."""
     for name in sorted({*begun_with, *identity} if identity is not None else ()):
+        if name in LATER_IDENTITIES and name not in begun_with:
+            continue
         before, now = begun_with.get(name, "none"), (identity or {}).get(name, "none")
         if before != now:
             rule = IDENTITY_RULES.get(name, f"the run was begun with another {name}")

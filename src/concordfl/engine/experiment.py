@@ -173,7 +173,7 @@ class Experiment:
             try:
                 self.observe(Event(turn, len(self.turns), progress.seconds, record))
             except Stop:
-                if not ends:
+                if not self.is_over(progress):
                     self._end_with(turn, progress, record, before)
                 return
 
@@ -219,6 +219,7 @@ class Experiment:
         counts = any(self._play_once(turn, progress, attempt) for attempt in attempts)
         if needed and not counts:
             raise self._unanswered(turn)
+        progress.void_training_rounds += turn.stage.trains and not counts
         progress.round = turn.round
 
     def _play_once(self, turn: Turn, progress: Progress, attempt: int) -> bool:

@@ -168,6 +168,7 @@ class ExecutorChoice(TypedDict):
 
 
 REWRITE = "remove it and `concordfl resume {folder}` writes it again"
+SUMMARY_FILE = "summary.json"
 # A finished run is only read: without its summary it is not finished.
 REWRITE_BOTH = "remove it and summary.json, and `concordfl resume {folder}` writes both again"
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
@@ -192,8 +193,9 @@ class RunFolder:
     with the process. The folder's own path may be a link; no link inside it is followed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait_seconds: float = 0) -> None:
         self.path = path
+        self._wait_seconds = wait_seconds  # for another process to be done
         self.checkpoints = path / "checkpoint"
         self.records_file = path / "records.jsonl"
         self._lock = FileLock(path / ".lock")
@@ -235,7 +237,7 @@ class RunFolder:
             return self
         with one_line(self.path / ".lock", "locked"):
             try:
-                self._lock.acquire(blocking=False)
+                self._lock.acquire(timeout=self._wait_seconds)
             except Timeout:
                 raise CheckpointError(
                     f"a run directory must be used by one process at a time, got {self.path} in use"
@@ -299,7 +301,7 @@ class RunFolder:
 
     def _verify_final_records(self, data: bytes) -> None:
         """A finished run's summary seals its records; before, its checkpoints do."""
-        summary = SUMMARY.read(self.path / "summary.json")
+        summary = SUMMARY.read(self.path / SUMMARY_FILE)
         if summary is not None and summary["records_sha256"] != hashlib.sha256(data).hexdigest():
             with damage_in(self.records_file, "put back a copy of it, or begin the run again"):
                 raise FormatError("it must have the sha256 that summary.json names, got another")
@@ -362,11 +364,11 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         seal = seal_records(self.records_file)
-        SUMMARY.write(self.path / "summary.json", {**summary, "records_sha256": seal.sha256})
+        SUMMARY.write(self.path / SUMMARY_FILE, {**summary, "records_sha256": seal.sha256})
 
     def read_summary(self) -> dict[str, Any] | None:
         """What was given to `write_summary`; None where the run is not finished."""
-        summary = SUMMARY.read(self.path / "summary.json")
+        summary = SUMMARY.read(self.path / SUMMARY_FILE)
         if summary is None:
             return None
         return {key: value for key, value in summary.items() if key != "records_sha256"}
@@ -398,7 +400,7 @@ class RunFolder:
         if not os.path.lexists(file):
             return None
         data = read_file(file)
-        summary = self.path / "summary.json"
+        summary = self.path / SUMMARY_FILE
         with damage_in(file, f"remove {summary} and `concordfl resume {self.path}` writes both"):
             verify_client_tree(id, data)
             return tree.unpack(data)

@@ -7,17 +7,18 @@ found in report/verdict.py.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..core import Algorithm, ClientId, Objective, tree
+from ..core import Algorithm, ClientId, Objective
 from ..data import Federation
 from ..metrics import METRICS, criterion_in, is_better
 from .checkpoint import Progress
 from .experiment import Experiment
+from .records import WarningFacts
 
 DATA = "data"  # the kind of what was noticed in the data
 MIN_EVALUATIONS = 3  # to see a trend
@@ -25,11 +26,6 @@ MIN_GAIN = 0.01  # of a share, or of the figure itself: what counts as a clear g
 ONE_GROUP = 0.9  # of the clients on one model count as all
 DIVERGED = 0.5  # lost of what was once gained over a guess
 UNLEARNT_LOSS = 3.0  # in units of the loss of a uniform guess: a network that has gone astray
-
-
-class Warning(TypedDict):
-    kind: str
-    text: str
 
 
 class Facts(NamedTuple):
@@ -52,12 +48,12 @@ class Facts(NamedTuple):
         return self.experiment.records
 
 
-def of_data(federation: Federation) -> list[Warning]:
+def of_data(federation: Federation) -> list[WarningFacts]:
     """What was noticed when the data were read."""
-    return [Warning(kind=DATA, text=text) for text in federation.notices]
+    return [WarningFacts(kind=DATA, text=text) for text in federation.notices]
 
 
-def find(facts: Facts) -> list[Warning]:
+def find(facts: Facts) -> list[WarningFacts]:
     """All warnings of a run; the gravest first."""
     found = [
         *_void(facts),
@@ -69,7 +65,7 @@ def find(facts: Facts) -> list[Warning]:
         *_without_effect(facts),
         *_never_asked(facts),
     ]
-    return [Warning(kind=kind, text=text) for kind, text in found]
+    return [WarningFacts(kind=kind, text=text) for kind, text in found]
 
 
 Findings = Iterator[tuple[str, str]]
@@ -80,18 +76,19 @@ Findings = Iterator[tuple[str, str]]
 
 def _void(facts: Facts) -> Findings:
     """Rounds in which nothing was learnt."""
-    void, experiment = facts.progress.void_rounds, facts.experiment
-    rounds = sum(turn.stage.trains for turn in experiment.turns[: facts.progress.round])
-    if void >= rounds and tree.digest(facts.progress.server) == tree.digest(
-        experiment.start().server
-    ):
+    void, played = facts.progress.void_training_rounds, facts.progress.round
+    rounds = sum(turn.stage.trains for turn in facts.experiment.turns[:played])
+    if not void:
+        return
+    if void >= rounds:
         yield (
             "void",
             f"nothing was trained: in all {rounds} rounds fewer clients answered than "
             "run.min_replies asks, and the figures are those of the untrained model",
         )
     elif 2 * void >= rounds:
-        yield "void", f"{void} rounds were void: the model was trained in the others only"
+        text = f"{void} of {rounds} rounds were void: the model was trained in the others only"
+        yield "void", text
 
 
 def _diverged(facts: Facts) -> Findings:
@@ -106,17 +103,19 @@ def _diverged(facts: Facts) -> Findings:
     if guess is None:
         return
     best = max(history.values) if history.rising_is_better else min(history.values)
-    fell = abs(best - last) > DIVERGED * abs(best - guess) and is_better(name, best, guess)
+    better_than_guess = _beyond(name, guess, facts)
+    learnt = is_better(name, best, better_than_guess)
+    fell = abs(best - last) > DIVERGED * abs(best - guess) and is_better(name, best, last)
     uniform = math.log(max(facts.experiment.task.num_classes, 2))
     astray = name == "accuracy" and final["loss"] > UNLEARNT_LOSS * uniform
     shown = _shown(name, last)
-    if fell and is_better(name, best, last):
+    if learnt and fell:
         yield (
             "diverged",
             f"{METRICS[name].title} went from {_shown(name, best)} to {shown} at the last round: "
             "is the learning rate too high?",
         )
-    elif not is_better(name, last, _beyond(name, guess, facts)):
+    elif not is_better(name, last, better_than_guess):
         unlearnt = "diverged" if astray else "at-chance"
         yield (
             unlearnt,

@@ -22,6 +22,8 @@ Scores = Mapping[str, float]  # the criterion of every client on its test exampl
 SIGNIFICANT = 0.05
 MIN_CLIENTS = 6  # with fewer differences no rank test gets below 0.05
 CLEARLY_ABOVE = 0.005  # a ceiling that is so much lower is none
+ROUNDING = 1e-12  # differences up to this are made by the order of a sum
+RELATIVE_ROUNDING = 1e-9  # the same beside large figures
 ALONE, POOLED = "local", "centralized"
 DATA = "data"  # the kind of warnings that are about the data, not about a method
 # Warnings that several methods have alike are said once, in these words.
@@ -44,6 +46,10 @@ class Difference(NamedTuple):
     @property
     def is_significant(self) -> bool:
         return self.p is not None and self.p < SIGNIFICANT and self.mean > 0
+
+    @property
+    def is_tie(self) -> bool:
+        return abs(self.mean) <= ROUNDING
 
 
 class Gain(NamedTuple):
@@ -107,13 +113,18 @@ def difference(left: Sequence[Figures], right: Sequence[Figures], criterion: str
         by_seed = [
             _seed_difference(one, other, criterion) for one, other in zip(left, right, strict=True)
         ]
-        known = [value for value in by_seed if value is not None]
-        return Difference(statistics.mean(known), _t_test(known), f"{len(known)} seeds")
+        if known := [value for value in by_seed if value is not None]:
+            return Difference(statistics.mean(known), _t_test(known), f"{len(known)} seeds")
+        return _unpaired(left, right, criterion)
     paired = _client_differences(left[0], right[0], criterion)
     if paired is None:
-        means = [mean_criterion(side, criterion) or 0.0 for side in (left, right)]
-        return Difference(_signed(means[0] - means[1], criterion), None, "")
+        return _unpaired(left, right, criterion)
     return Difference(statistics.mean(paired), _rank_test(paired), f"{len(paired)} clients")
+
+
+def _unpaired(left: Sequence[Figures], right: Sequence[Figures], criterion: str) -> Difference:
+    means = [mean_criterion(side, criterion) or 0.0 for side in (left, right)]
+    return Difference(_signed(means[0] - means[1], criterion), None, "")
 
 
 def _seed_difference(one: Figures, other: Figures, criterion: str) -> float | None:
@@ -138,20 +149,23 @@ def _signed(value: float, criterion: str) -> float:
 
 
 def _t_test(values: Sequence[float]) -> float | None:
-    """The p-value of a mean of 0; equal values have no spread to compare it with."""
+    """The p-value of a mean of 0; None for equal values: without a spread nothing is known."""
     from scipy import stats
 
     if len(values) < 2:
         return None
-    if np.ptp(values) < 1e-12:
-        return 0.0 if abs(values[0]) > 1e-12 else 1.0
+    largest = float(np.abs(values).max())
+    if largest <= ROUNDING:
+        return 1.0
+    if np.ptp(values) <= max(ROUNDING, RELATIVE_ROUNDING * largest):
+        return None
     return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
 def _rank_test(values: Sequence[float]) -> float | None:
     from scipy import stats
 
-    changed = [value for value in values if abs(value) > 1e-12]
+    changed = [value for value in values if abs(value) > ROUNDING]
     if not changed:
         return 1.0
     return float(stats.wilcoxon(changed).pvalue) if len(changed) >= MIN_CLIENTS else None
@@ -206,6 +220,9 @@ def verdict(runs: Runs) -> str | None:
     if ahead is None:
         return None
     first, found = ahead.first, ahead.found
+    if found.is_tie:
+        text = f"No method is clearly best for participants: {_tie(ahead)}"
+        return f"{text}.{_losers(runs, first, ahead.criterion, subject=first)}"
     by = f"{amount(found.mean, ahead.criterion)} better than {ahead.second}"
     if found.is_significant:
         text = f"Best for participants: {first}, {by}, which is more than chance{_how(found)}"
@@ -216,6 +233,10 @@ def verdict(runs: Runs) -> str | None:
     return f"{text}.{_losers(runs, first, ahead.criterion)}"
 
 
+def _tie(ahead: Lead) -> str:
+    return f"{ahead.first} and {ahead.second} are equal on the mean"
+
+
 def _how(found: Difference) -> str:
     if found.p is None:
         return ""
@@ -223,13 +244,13 @@ def _how(found: Difference) -> str:
     return f" ({shown}, paired over {found.over})"
 
 
-def _losers(runs: Runs, best: str, criterion: str) -> str:
+def _losers(runs: Runs, best: str, criterion: str, subject: str = "It") -> str:
     if method_of(runs, best) == ALONE:
         return " No method that learns together is clearly better than training alone."
     found = gain(runs, best, criterion)
     if found is None:
         return ""
-    better = f" It is better than {ALONE} at {found.better} of {found.clients} clients"
+    better = f" {subject} is better than {ALONE} at {found.better} of {found.clients} clients"
     if not found.worse:
         return f"{better} and worse at none."
     return f"{better}, worse at {found.worse}, at worst by {amount(-found.worst, criterion)}."
@@ -238,7 +259,8 @@ def _losers(runs: Runs, best: str, criterion: str) -> str:
 def amount(value: float, criterion: str) -> str:
     """A difference: points of a percentage, or the figure's own unit."""
     if METRICS[criterion].is_share:
-        return f"{100 * value:.1f} points"
+        hidden = ROUNDING < abs(value) < 0.0005  # would be shown as 0.0
+        return "less than 0.1 points" if hidden else f"{100 * value:.1f} points"
     return f"{value:.3g} ({METRICS[criterion].title})"
 
 
@@ -249,7 +271,7 @@ def warnings(runs: Runs) -> list[dict[str, str]]:
     """Of the comparison as a whole, and then of its runs, with the method's name."""
     criterion = criterion_of(runs)
     of_all = [] if criterion is None else [
-        *_spread(runs), *_ceiling(runs, criterion), *_same_figures(runs)
+        *_spread(runs), *_ceiling(runs, criterion), *_same_figures(runs, criterion)
     ]  # fmt: skip
     found = (*_of_data(runs), *of_all, *_of_runs(runs))
     return [{"kind": kind, "text": text} for kind, text in found]
@@ -265,6 +287,9 @@ def _of_data(runs: Runs) -> Iterator[tuple[str, str]]:
 def _spread(runs: Runs) -> Iterator[tuple[str, str]]:
     ahead = lead(runs)
     if ahead is None or ahead.found.is_significant:
+        return
+    if ahead.found.is_tie:
+        yield "spread", _tie(ahead)
         return
     size = amount(ahead.found.mean, ahead.criterion)
     pair = f"{ahead.first} and {ahead.second}"
@@ -295,21 +320,29 @@ def _ceiling(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _same_figures(runs: Runs) -> Iterator[tuple[str, str]]:
-    """Rows that are the same at every client are one method in effect."""
+def _same_figures(runs: Runs, criterion: str) -> Iterator[tuple[str, str]]:
+    """Rows that are the same at every client; not where there is nothing left to be better at."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row, figures in runs.items():
         scores = [run.get("client_scores") for run in figures]
-        if all(scores) and not any(map(_is_another, figures)):
-            key = tuple(tuple(sorted(each.items())) for each in scores if each)
+        known = [each for each in scores if each]
+        if len(known) < len(figures) or any(map(_is_another, figures)):
+            continue
+        if not all(_is_perfect(value, criterion) for each in known for value in each.values()):
+            key = tuple(tuple(sorted(each.items())) for each in known)
             alike.setdefault(key, []).append(row)
     for rows in alike.values():
         if len(rows) > 1:
             yield (
                 "same-figures",
-                f"{', '.join(rows)} have the same figures at every client: in effect they are one "
-                "method here",
+                f"{', '.join(rows)} have the same figures at every client: they cannot be told "
+                "apart here",
             )
+
+
+def _is_perfect(value: float, criterion: str) -> bool:
+    metric = METRICS[criterion]
+    return value == 1.0 if metric.is_share else value == 0.0 and not metric.higher_is_better
 
 
 def _is_another(run: Figures) -> bool:

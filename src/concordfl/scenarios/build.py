@@ -1,7 +1,7 @@
 """From a data set and a scenario to a federation."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Se
 from ..core.settings import nearest, received
 from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing, Standard
 from ..data.columns import indicators
-from .partition import PARTITIONS, Assignment, Iid, Partition
+from .partition import PARTITIONS, Assignment, Iid, Natural, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
 CONCEPT = "concept"  # the kind of difference that makes another P(y|x)
@@ -69,6 +69,11 @@ def build_federation(
     aside; where nobody is set aside they are made from the official test set, one per concept.
     """
     _require_classes(data, scenario)
+    if data.groups and not isinstance(scenario.partition, Natural):
+        raise SettingError(
+            "data.group is about clients as the data have them, and must be left out with another "
+            f"partition than natural, got {type(scenario.partition).__name__}"
+        )
     assignment = _hold_out(
         scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
     )
@@ -110,7 +115,15 @@ def build_federation(
             if starts
         },
     )
-    return replace(federation, notices=data.notices)
+    return replace(federation, notices=(*data.notices, *_notices(data, scenario)))
+
+
+def _notices(data: Dataset, scenario: Scenario) -> Iterator[str]:
+    if data.split is not None and scenario.split != Scenario.split:
+        yield (
+            f"scenario.split = {list(scenario.split)} is without effect: the column that "
+            "data.split names says what every row is for"
+        )
 
 
 def _require_classes(data: Dataset, scenario: Scenario) -> None:

@@ -21,8 +21,10 @@ from ..config import (
     split_path,
 )
 from ..core import SettingError
+from ..core.own_code import source_digests
 from ..core.settings import received
 from ..data import Source
+from ..data.memory import Memory
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 
@@ -262,7 +264,8 @@ class ConfigHasher:
     """Hashes of configurations, by which results are found again.
 
     A hash depends on everything but how a result is computed. The data's own fingerprint is part
-    of it; a hasher reads the data once for every [data] section, so use one per comparison.
+    of it; a hasher reads the data once for every [data] section, so use one per comparison. So is
+    the source of a user's own code, which is imported: edited code gives another result.
     """
 
     def __init__(self, later_settings: Mapping[str, Any] | None = None) -> None:
@@ -274,6 +277,8 @@ class ConfigHasher:
         if settings.data not in self._fingerprints:
             self._fingerprints[settings.data] = settings.data.fingerprint()
         table["fingerprint"] = self._fingerprints[settings.data]
+        if sources := source_digests(settings.own_code()):
+            table["own_code"] = sources
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -282,8 +287,10 @@ def hashed_settings(settings: Config) -> dict[str, Any]:
     a user's own data count by their content.
     """
     table = settings.to_table()
-    for place in ("relative_to", "memory"):
-        table["data"].pop(place, None)
+    # What the columns of a data frame were called is in the fingerprint where it matters.
+    named = ("client", "label", "drop") if isinstance(settings.data, Memory) else ()
+    for key in ("relative_to", "memory", *named):
+        table["data"].pop(key, None)
     table["run"] = {key: value for key, value in table["run"].items() if key not in HOW_COMPUTED}
     return table
 

@@ -134,7 +134,7 @@ def compare(
     differing = {  # before any work: a result that cannot be kept is refused
         key: differing_settings(table, settings, _method(settings), hasher)
         for key, settings in cells.items()
-        if table is not None and _can_be_kept(settings)
+        if table is not None and can_be_kept(settings)
     }
     _require_support(cells)
     figures: dict[str, list[Figures]] = {}
@@ -153,7 +153,7 @@ def compare(
         found = figures_of(result.summary, result.records, result.clients())
         figures.setdefault(row, []).append(found)
         slow = found["seconds"]["total"] > WORTH_KEEPING_SECONDS
-        if keep_beside is not None and folder is not None and slow and _can_be_kept(settings):
+        if keep_beside is not None and folder is not None and slow and can_be_kept(settings):
             line: Line = {
                 "format": kept_results.FORMAT,
                 "method": _method(settings),
@@ -225,9 +225,11 @@ def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher
             )
 
 
-def _can_be_kept(settings: Config) -> bool:
-    """Not with a method that is not ours: it may have changed, and the hash would not tell."""
-    return "algorithm.name" not in settings.own_code()
+def can_be_kept(settings: Config) -> bool:
+    """Not with code that is not ours: whoever reads the result later may not have it, and nothing
+    is imported to read results.
+    """
+    return not settings.own_code()
 
 
 def _require_support(cells: Cells) -> None:

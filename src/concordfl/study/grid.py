@@ -62,9 +62,11 @@ def rate_ladder(settings: Config) -> dict[str, list[Any]]:
 
 def check_grid(grid: Grid) -> None:
     """Refuse what could not be a grid for any method."""
+    if not isinstance(grid, Mapping):
+        raise SettingError(f"a grid must be a dict of values by setting, got {received(grid)}")
     size = 1
     for path, values in grid.items():
-        section, _, key = path.partition(".")
+        section, _, key = str(path).partition(".")
         if section not in SECTIONS or not key or path == "algorithm.name":
             known = ", ".join(f"{name}.KEY" for name in SECTIONS)
             raise SettingError(f"a grid must be of {known}, got {received(path)}")

@@ -27,6 +27,7 @@ from ..core.own_code import names_own_code
 from ..core.settings import Count, CountOrZero, Finite, NonNegative, Probability
 from ..data.files import kind_of, require_file
 from ..engine.files import to_json, write_atomically
+from ..engine.records import WarningFacts
 from ..metrics import criterion_in
 from .cells import ConfigHasher, apply_settings, cells
 
@@ -101,11 +102,6 @@ class EvaluatedRound(TypedDict):
     bytes: Traffic
 
 
-class Warning(TypedDict):
-    kind: str
-    text: str
-
-
 class Figures(TypedDict):
     """What is kept of the summary, the records and the clients of a run."""
 
@@ -128,7 +124,7 @@ class Figures(TypedDict):
     # What results from before do not have:
     algorithm: NotRequired[str]
     stopped_early: NotRequired[bool]  # by run.patience
-    warnings: NotRequired[list[Warning]]
+    warnings: NotRequired[list[WarningFacts]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
     # the criterion on every participant's test examples, rounded; not of very many clients
     client_scores: NotRequired[dict[str, Finite]]
@@ -356,6 +352,8 @@ def _mismatch(table: Mapping[str, Any], line: Line, hasher: ConfigHasher) -> str
         settings = cells(changed, [method], [seed])[method, seed]
     except ConcordError as error:
         return f"its settings no longer fit the run file: {error}"
+    if settings.own_code():  # which the hash would import
+        return "it names code that is not ours, of which no results are kept"
     if hasher(settings) != line["config_hash"]:
         return "the run file, the defaults or the data have changed since"
     return None

@@ -17,7 +17,7 @@ from ..engine.files import to_json
 from ..revision import code_revision
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings
-from .compare import finish, new_folder
+from .compare import can_be_kept, finish, new_folder
 from .kept_results import Line
 
 Found = TypeVar("Found")
@@ -42,7 +42,8 @@ def measure(
     """What `look` finds in the finished run of every cell, as JSON has it: a value of type `kind`.
 
     It is taken from the results beside `run_file` if it is there under `name` (unless `fresh`),
-    and added to them if asked to `keep` it. The runs themselves are in runs/.
+    and added to them if asked to `keep` it, unless the cell names code that is not ours.
+    The runs themselves are in runs/.
     """
     hasher, table = ConfigHasher(), read_table(run_file)
     results = kept_results.read(run_file, hasher)
@@ -54,7 +55,8 @@ def measure(
         if line is not None:
             kept.append(line)
         else:
-            differing = differing_settings(table, settings, method, hasher) if keep else {}
+            kept_too = keep and can_be_kept(settings)
+            differing = differing_settings(table, settings, method, hasher) if kept_too else {}
             folder = Path("runs") / f"{run_file.stem}-{method}-{config_hash}"
             folder = new_folder(folder) if fresh else folder
             finish(settings, folder)
@@ -69,7 +71,7 @@ def measure(
                 "date": datetime.now(UTC).date().isoformat(),
                 "figures": json.loads(to_json(look(FinishedRun.open(folder, trust=True)))),
             }
-            if keep:
+            if kept_too:
                 kept_results.keep(run_file, line)
         figures[row, seed] = _checked(line, kind, results.file)
     notes = (results.describe_ignored(), kept_results.describe_kept(kept, len(cells)))

@@ -9,8 +9,8 @@ the full run. Figures of test data are never looked at.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..config import (
     with_relative_paths,
 )
 from ..core import ClientStepError, ConcordError, SettingError
+from ..core.settings import received
 from ..data import Federation
 from ..data.files import kind_of, require_file
 from ..engine.experiment import ignore, is_due, schedule
@@ -36,10 +37,9 @@ from ..engine.files import write_atomically
 from ..engine.records import RunFolder
 from ..metrics import METRICS, criterion_in
 from .cells import ConfigHasher, apply_settings, cells
-from .compare import cell_folder, finish, require_same
+from .compare import Display, cell_folder, finish, require_same
 from .grid import Candidate, Grid, candidates, check_grid, rate_ladder
 
-Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a run
 HEADER = "# Written by `concordfl tune`"
 
 
@@ -156,8 +156,8 @@ def _candidates(table: Mapping[str, Any], method: str, grid: Grid | None) -> lis
 
 
 def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise SettingError(f"{name} must be >= 1, got {value}")
+    if type(value) is not int or value < 1:
+        raise SettingError(f"{name} must be a whole number >= 1, got {received(value)}")
 
 
 def _distinct(algorithms: Sequence[str]) -> list[str]:
@@ -310,11 +310,17 @@ def _ranked(trials: Sequence[Trial]) -> list[Candidate]:
 
     def rank(trial: Trial) -> tuple[float, float, bool]:
         name = criterion_in(trial.figures) or ""
-        value, loss = trial.figures[name], trial.figures.get("loss", 0.0)
+        value = trial.figures[name]
         best_first = -value if METRICS[name].higher_is_better else value
-        return best_first, loss, not trial.candidate.is_own
+        loss = trial.figures.get("loss", math.inf)
+        return _or_last(best_first), _or_last(loss), not trial.candidate.is_own
 
     return [trial.candidate for trial in sorted(whole, key=rank)]
+
+
+def _or_last(value: float) -> float:
+    """What is no number ranks behind all numbers, and cannot be compared with them."""
+    return math.inf if math.isnan(value) else value
 
 
 # --- what is said of it ---------------------------------------------------------------------------
