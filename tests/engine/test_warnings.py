@@ -165,7 +165,8 @@ def test_a_network_that_is_no_better_than_a_guess_is_at_chance():
     text = changed(given, accuracy=guess)["at-chance"]
     assert text == (
         f"accuracy is {100 * guess:.1f} at the last round, and one and the same answer for all "
-        f"examples has {100 * guess:.1f}: nothing useful was learnt"
+        f"examples has {100 * guess:.1f}: no more than chance would make, so nothing useful was "
+        "learnt"
     )
     assert "at-chance" not in changed(given, accuracy=guess + 0.2)
 

@@ -116,6 +116,11 @@ def test_a_clear_winner_is_named_with_those_who_lose():
     assert "spread" not in kinds(runs)
 
 
+def test_clients_of_several_seeds_are_counted_once_per_seed():
+    runs = {"local": [run(LOW), run(LOW)], "fedem": [run(CLEARLY_HIGHER)] * 2}
+    assert "at 16 of 16 clients (each once per seed, 2 seeds)" in verdict.verdict(runs)
+
+
 def test_a_lead_that_may_be_chance_has_no_winner():
     runs = {"fedavg": [run(LOW)], "fedem": [run(MIXED)]}
     text = verdict.verdict(runs)
@@ -174,7 +179,7 @@ def test_gains_count_the_clients_of_all_seeds():
         "fedavg": [run([0.7, 0.5, 0.2]), run([0.6, 0.6, 0.4])],
     }
     gain = verdict.gain(runs, "fedavg", "accuracy")
-    assert gain == verdict.Gain(3, 1, 6, pytest.approx(0.05), pytest.approx(-0.3))
+    assert gain == verdict.Gain(3, 1, 6, 2, pytest.approx(0.05), pytest.approx(-0.3))
 
 
 def test_gains_are_not_known_without_a_baseline_or_without_clients():

@@ -120,7 +120,8 @@ def _diverged(facts: Facts) -> Findings:
         yield (
             unlearnt,
             f"{METRICS[name].title} is {shown} at the last round, and one and the same answer for "
-            f"all examples has {_shown(name, guess)}: nothing useful was learnt",
+            f"all examples has {_shown(name, guess)}: no more than chance would make, so nothing "
+            "useful was learnt",
         )
 
 

@@ -122,7 +122,10 @@ def for_whom_table(runs: Mapping[str, Sequence[Summary]]) -> Table | None:
     known = any(summary.get("clusters") for row in runs.values() for summary in row)
     if alone is None and not grouped and not known:
         return None
-    table = _titled_table("For whom: clients beside training alone, and groups found")
+    several = any(len(row) > 1 for row in runs.values())
+    gained = f"clients{' of all seeds' * several} beside training alone"
+    shown = [gained] * (alone is not None) + ["groups found"] * grouped
+    table = _titled_table(f"For whom: {', and '.join(shown)}")
     table.caption_justify = "left"
     table.add_column("method", no_wrap=True)
     gains = [] if alone is None else ["better than local", "worse", "mean gain", "worst loss"]

@@ -57,7 +57,8 @@ class Gain(NamedTuple):
 
     better: int
     worse: int
-    clients: int
+    clients: int  # each counted once per seed
+    seeds: int
     mean: float
     worst: float  # the largest loss, negative; 0 where nobody loses
 
@@ -187,6 +188,7 @@ def gain(runs: Runs, row: str, criterion: str) -> Gain | None:
         better=sum(value > 0 for value in values),
         worse=sum(value < 0 for value in values),
         clients=len(values),
+        seeds=len(by_seed),
         mean=statistics.mean(values),
         worst=min([0.0, *values]),
     )
@@ -250,7 +252,9 @@ def _losers(runs: Runs, best: str, criterion: str, subject: str = "It") -> str:
     found = gain(runs, best, criterion)
     if found is None:
         return ""
-    better = f" {subject} is better than {ALONE} at {found.better} of {found.clients} clients"
+    counted = f" (each once per seed, {found.seeds} seeds)" if found.seeds > 1 else ""
+    clients = f"{found.better} of {found.clients} clients{counted}"
+    better = f" {subject} is better than {ALONE} at {clients}"
     if not found.worse:
         return f"{better} and worse at none."
     return f"{better}, worse at {found.worse}, at worst by {amount(-found.worst, criterion)}."
