@@ -300,3 +300,11 @@ def test_the_four_hospitals_each_left_out_in_turn():
     assert len(scores) == len(np.unique(hospitals)) == 4
     assert scores.min() > 0.5
     assert scores.mean() > 0.65
+
+
+@pytest.mark.parametrize("name", ["algorithm", "model"])
+def test_what_has_an_argument_of_its_own_is_no_setting(name):
+    x, y = np.zeros((6, 2)), np.arange(6) % 2
+    est = FederatedClassifier(settings={name: {"name": "x"}})
+    with pytest.raises(SettingError, match=f"settings must leave {name} to the argument of that"):
+        est.fit(x, y, groups=list("aaabbb"))

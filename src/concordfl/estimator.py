@@ -57,6 +57,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _fit(self, x: np.ndarray, y: np.ndarray, groups: Any) -> None:
         clients = {name: (x[rows], y[rows]) for name, rows in _rows_by_group(groups, x)}
         sections: dict[str, Any] = {**(self.settings or {})}
+        for name in ("algorithm", "model"):
+            if name in sections:
+                raise SettingError(
+                    f"settings must leave {name} to the argument of that name, got "
+                    f"{received(sections[name])}"
+                )
         scenario, objective = (_section(sections, name) for name in ("scenario", "objective"))
         if objective.get("kind", "auto") not in ("auto", self._kind):
             raise SettingError(
