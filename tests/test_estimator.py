@@ -306,5 +306,6 @@ def test_the_four_hospitals_each_left_out_in_turn():
 def test_what_has_an_argument_of_its_own_is_no_setting(name):
     x, y = np.zeros((6, 2)), np.arange(6) % 2
     est = FederatedClassifier(settings={name: {"name": "x"}})
-    with pytest.raises(SettingError, match=f"settings must leave {name} to the argument of that"):
+    rule = f"settings must leave {name} to the argument of that name"
+    with pytest.raises(cf.SettingError, match=rule):
         est.fit(x, y, groups=list("aaabbb"))
