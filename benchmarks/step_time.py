@@ -31,10 +31,15 @@ from concordfl.models import make_builder
 
 SETTINGS: dict[str, Any] = {
     "run": {"rounds": 1_000_000},
-    "data": {"name": "fashion-mnist", "limit": 12_000, "test_limit": 100},
+    "data": {
+        "name": "fashion-mnist",
+        "limit": 12_000,
+        "test_limit": 100,
+        "standardise": False,
+    },
     "scenario": {"clients": 40, "split": [1.0, 0.0, 0.0]},
     "model": {"name": "lenet"},
-    "training": {"lr": 0.01, "momentum": 0.9, "batch_size": 64},
+    "training": {"lr": 0.01, "momentum": 0.9, "batch_size": 64, "epochs": 1},
     "algorithm": {"name": "fedavg"},
 }
 

@@ -6,7 +6,6 @@ for name in ("fedavg", "fedprox"):
     result = cf.run(
         data={"name": "digits"},
         scenario={"clients": 20, "partition": {"kind": "lda", "alpha": 1.0}},
-        training={"lr": 0.1, "batch_size": 16},
         algorithm={"name": name},
         run={"rounds": 30},
     )
