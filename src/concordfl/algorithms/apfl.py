@@ -2,7 +2,8 @@
 how much of each.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: both models are
-trained with the run's optimizer; the share is moved once a round.
+trained with the run's optimizer (Adam does not feel that the own gradient is scaled by the share);
+the share is moved once a round.
 """
 
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ Challenge in Federated Learning by Robust Clustering, ICML 2024. Numbers in the 
 equations. The server holds sums only: a client replies how its label table has changed since it was
 last counted, which is what its committed state remembers; a reply that is lost or refused leaves
 that state, and so the next difference, alone. Where published code departs, the paper is followed:
-see the docs.
+see the docs. Departure: models are averaged by responsibility unless `aggregate` is "size".
 """
 
 import math

@@ -3,7 +3,7 @@
 Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of
 Distributions, NeurIPS 2021; equations (3)-(5) of the FedConceptEM paper. Departures: optimizer
 state starts anew each round; the weighted loss is divided by the batch size, not by the sum of the
-weights.
+weights; models are averaged by responsibility unless `aggregate` is "size".
 """
 
 from dataclasses import dataclass
