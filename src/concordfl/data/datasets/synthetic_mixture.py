@@ -95,4 +95,5 @@ class SyntheticMixture(Source):
         count = len(centres)
         other = (np.arange(count) + rng.integers(1, count, size=count)) % count
         sign = rng.choice([-1.0, 1.0], size=(count, 1))
-        return sign * (centres[other] - centres)
+        lines: np.ndarray = sign * (centres[other] - centres)
+        return lines
