@@ -30,6 +30,7 @@ class Shift(Settings, ABC):
     family: ClassVar[str]  # what differs: "concept", "feature", "label" or "joint"
 
     share: Share = 0.25
+    # examples: of every client's; pool: of all examples, before they are dealt out
     share_of: Literal["clients", "examples", "pool"] = "clients"
     among: str | None = None
     from_round: Count | None = None  # the training round in which it begins
