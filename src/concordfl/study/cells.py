@@ -53,6 +53,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "algorithm.adapt_steps": 200,  # of FedGMM
+    "data.directions": "uniform",  # of synthetic-mixture
+    "data.pool_test": False,
 }
 
 
