@@ -513,6 +513,17 @@ def test_adam_as_printed():
     assert gamma[0, 0].item() == pytest.approx(moved)
 
 
+def test_adams_first_step_at_the_papers_rate_is_one_hot():
+    """α = 1 moves every responsibility by 1, up or down, however little it is to change."""
+    before = torch.full((2, 3), 1 / 3).double()
+    target = torch.tensor([[0.334, 0.333, 0.333], [0.35, 0.35, 0.30]]).double()
+    method, models = FedConceptEM(adam=True), dict.fromkeys(range(3))
+    zeros = mixture.by_model(models, torch.zeros(2, 3).double())
+    gamma, _ = method._accelerate(before, target, models, AdamMoments(zeros, zeros))
+    assert gamma[0].tolist() == pytest.approx([1, 0, 0], abs=1e-4)
+    assert gamma[1].tolist() == pytest.approx([0.5, 0.5, 0])
+
+
 # --- prediction and new clients -------------------------------------------------------------------
 
 
