@@ -52,18 +52,18 @@ def main(
     )
     found = measured.figures["local", seed]
     console = Console(width=120)
-    for client, classes in found.classes.items():
+    for client, classes in found["classes"].items():
         console.print(f"{client} has the classes {', '.join(map(str, classes))}", highlight=False)
     for title, rows in (
-        ("Table 6: a client's images under its own and the other's encoder", found.exchange),
-        ("Table 7: both clients' images", found.together),
+        ("Table 6: a client's images under its own and the other's encoder", found["exchange"]),
+        ("Table 7: both clients' images", found["together"]),
     ):
         table = Table(title=title, title_justify="left")
         table.add_column("encoder")
         for column in ("classification loss", "paper", "reconstruction loss", "paper"):
             table.add_column(column, justify="right")
         for name, losses in rows.items():
-            pairs = zip(losses, PAPER[name], strict=True)
+            pairs = zip(losses.values(), PAPER[name], strict=True)
             table.add_row(name, *(f"{value:.4f}" for pair in pairs for value in pair))
         console.print(table)
     for note in measured.notes:

@@ -9,11 +9,12 @@ error of an input's values and `PROBE` are ours.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import TypedDict  # pydantic cannot use that of typing before Python 3.12
 
 from ..core import (
     Batch,
@@ -32,12 +33,12 @@ PROBE = Training(optimizer="adam", lr=0.01, batch_size=32, epochs=50)
 HIDDEN = 256  # units of the decoder
 
 
-class Losses(NamedTuple):
+class Losses(TypedDict):
     classification: float
     reconstruction: float
 
 
-class EncoderTables(NamedTuple):
+class EncoderTables(TypedDict):
     classes: dict[ClientId, list[int]]  # of the two clients
     exchange: dict[str, Losses]  # table 6: each client's data under its own and the other's encoder
     together: dict[str, Losses]  # table 7: both clients' data
@@ -66,21 +67,21 @@ def encoder_tables(finished: FinishedRun) -> EncoderTables:
         features = [client.over(None, partial(client.model.features, one)) for one in encoders]
         return probe(client, torch.cat(features, dim=1))
 
-    return EncoderTables(
-        classes={id: torch.unique(one.y).tolist() for id, one in zip(ids, splits, strict=True)},
-        exchange={
+    return {
+        "classes": {id: torch.unique(one.y).tolist() for id, one in zip(ids, splits, strict=True)},
+        "exchange": {
             "f_e1, own": losses(splits[0], first),
             "f_e1, exchanged": losses(splits[0], second),
             "f_e2, own": losses(splits[1], second),
             "f_e2, exchanged": losses(splits[1], first),
         },
-        together={
+        "together": {
             "f_e1": losses(both, first),
             "f_e2": losses(both, second),
             "f_avg": losses(both, average),
             "f_e": losses(both, first, second),
         },
-    )
+    }
 
 
 def probe(client: Client, features: Tensor) -> Losses:
@@ -110,10 +111,10 @@ def probe(client: Client, features: Tensor) -> Losses:
     def reconstruction(outputs: Tensor, batch: Batch) -> Tensor:
         return (outputs - wanted[batch.index]).square().mean(1)
 
-    return Losses(
-        _trained_loss(prober, classifier, classification),
-        _trained_loss(prober, decoder, reconstruction),
-    )
+    return {
+        "classification": _trained_loss(prober, classifier, classification),
+        "reconstruction": _trained_loss(prober, decoder, reconstruction),
+    }
 
 
 def _trained_loss(
