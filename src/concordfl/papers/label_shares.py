@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.fedconcat import FedConcatServer
 from ..core import SettingError
 from ..deploy.finished import FinishedRun
 from ..report.pictures import Panel
@@ -14,14 +13,18 @@ def label_shares(finished: FinishedRun) -> dict[str, Any]:
     """A picture of the first client, and over all clients the mean distance (L1) of the shares that
     were told or inferred to the true ones, and their mean correlation.
     """
-    server = finished.progress.server
-    if not isinstance(server, FedConcatServer) or not server.label_shares:
+    federation = finished.federation()
+    known = {id: finished.predictor_of(id).inspect() for id in federation.participants}
+    believed = {
+        id: np.array(facts["label_shares"])
+        for id, facts in known.items()
+        if "label_shares" in facts
+    }
+    if not believed:
         raise SettingError(
             "label shares are known in runs of fedconcat with strategy = 'kmeans', got a run of "
             f"{finished.name!r} without any"
         )
-    believed = {id: shares.numpy() for id, shares in server.label_shares.items()}
-    federation = finished.federation()
     counts = {
         id: np.bincount(federation.splits(id).train.y, minlength=federation.num_classes)
         for id in believed
