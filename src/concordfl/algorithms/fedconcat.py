@@ -436,9 +436,10 @@ class FedConcat(Algorithm):
         return PredictingNetwork(wide, client.objective.readout())
 
     def inspect(self, client: Client, state: Tree, message: FedConcatMessage) -> dict[str, Any]:
-        if message.cluster is None or message.label_shares is None:
-            return {}
-        return {"group": message.cluster, "label_shares": message.label_shares.tolist()}
+        facts: dict[str, Any] = {} if message.cluster is None else {"group": message.cluster}
+        if message.label_shares is not None:
+            facts["label_shares"] = message.label_shares.tolist()
+        return facts
 
     def describe(self, server: FedConcatServer) -> dict[str, Any]:
         members = list(server.members.values())

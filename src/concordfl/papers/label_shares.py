@@ -10,8 +10,8 @@ from ..report.pictures import Panel
 
 
 def label_shares(finished: FinishedRun) -> dict[str, Any]:
-    """A picture of the first client, and over all clients the mean distance (L1) of the shares that
-    were told or inferred to the true ones, and their mean correlation.
+    """A picture of the first client, and the mean distance (L1) over all clients of the shares that
+    were told or inferred to the true ones.
     """
     federation = finished.federation()
     known = {id: finished.predictor_of(id).inspect() for id in federation.participants}
@@ -45,7 +45,4 @@ def label_shares(finished: FinishedRun) -> dict[str, Any]:
     return {
         "panels": [panel],
         "distance": float(np.mean([np.abs(believed[id] - true[id]).sum() for id in believed])),
-        "correlation": float(
-            np.mean([np.corrcoef(believed[id], true[id])[0, 1] for id in believed])
-        ),
     }
