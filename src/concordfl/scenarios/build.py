@@ -34,6 +34,8 @@ class Scenario(Settings):
     hold_out_split: Split | None = None
     # share of the clients that take no part in training and stand for new ones, or their names
     hold_out: Fraction | tuple[str, ...] = 0.0
+    # of the official test set: what new clients made from it may adapt on; the rest tests them
+    adapt_share: Fraction = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +101,7 @@ def build_federation(
     held_out_ids = assignment.held_out
     if not held_out_ids:
         concepts = {group[CONCEPT] for group in groups.values()}
-        test_clients = _make_test_clients(data, shifts, concepts, key)
+        test_clients = _make_test_clients(data, shifts, concepts, scenario.adapt_share, key)
         test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
         groups |= {id: group for id, group in test_groups.items() if id in test_clients}
         clients |= test_clients
@@ -418,14 +420,19 @@ def _test_client_id(concept: str) -> ClientId:
 
 
 def _make_test_clients(
-    data: Dataset, shifts: Sequence[NamedShift], concepts: Iterable[str], key: Key
+    data: Dataset,
+    shifts: Sequence[NamedShift],
+    concepts: Iterable[str],
+    adapt_share: float,
+    key: Key,
 ) -> dict[ClientId, Phases]:
     """A client per concept, with the test set under its label map and under the shifts that every
-    client has: one half to adapt on, one to be tested on.
+    client has: a share to adapt on, the rest to be tested on.
     """
     size = len(data.test.y)
     if not size:
         return {}
+    end = int(size * adapt_share + 1e-9)
     order = key.child("held-out").numpy().permutation(size)
     of_all = [each for each in shifts if each.shift.share_of == "examples"]
     clients = {}
@@ -438,6 +445,6 @@ def _make_test_clients(
             own = [*makers[:1], *(each for each in of_all if each.is_active(start))]
             own.sort(key=lambda each: each.index)
             arrays = _apply(own, data.test, data.num_classes, key, id)
-            phases[start] = _split(arrays, order, [size // 2, size // 2])
+            phases[start] = _split(arrays, order, [end, end])
         clients[id] = phases
     return clients
