@@ -54,6 +54,7 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "data.copies": 1,
     "scenario.shifts.strength": "imagenet-c",  # of corruptions
 }
 
