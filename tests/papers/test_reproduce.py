@@ -10,7 +10,7 @@ from command import concordfl
 from concordfl import papers
 from concordfl.core import SettingError
 from concordfl.papers import entries, measures
-from concordfl.papers.entries import FILE_NAME, merge
+from concordfl.papers.entries import FILE_NAME, Part, merge
 from concordfl.report import pictures
 from concordfl.report.side_by_side import Cell, SideBySide
 
@@ -52,6 +52,11 @@ tiny.data.limit = 150
 [setting.unknown]
 file = "digits.toml"
 set.data = { name = "tiny-imagenet" }
+
+[setting.many]
+set.scenario.clients = 8
+set.scenario.partition.alpha = 0.1
+tiny.scenario.clients = 4
 
 [item.table-1]
 about = "three methods"
@@ -122,6 +127,15 @@ def test_a_cell_is_what_item_column_and_row_say(paper):
     assert own["data"]["limit"] == 200
 
 
+def test_settings_side_by_side_are_one(paper):
+    cell = Part(setting="skewed + many", method="fedavg")
+    table = paper.table(cell, "tiny")
+    partition = {"kind": "dirichlet-by-client", "alpha": 0.1}
+    assert table["scenario"] == {"clients": 4, "partition": partition}
+    assert table["data"]["limit"] == 150
+    assert paper.table(cell, "small")["scenario"]["clients"] == 8
+
+
 def test_another_kind_replaces_all_of_the_one_before():
     base = {"partition": {"kind": "lda", "alpha": 1.0}, "clients": 3}
     assert merge(base, {"partition": {"kind": "iid"}}) == {
@@ -143,7 +157,8 @@ def test_figures_are_those_of_the_runs(paper):
     by_run = {100 * summary["final"]["local_accuracy"] for summary in summaries}
     assert {value for each in found.table.cells.values() for value in each.ours} == by_run
     assert "digits: digits of 8 x 8" in found.notes
-    assert "skewed: scale tiny has run.rounds = 1, data.limit = 150" in found.notes
+    assert "scale tiny has run.rounds = 1" in found.notes
+    assert "skewed: scale tiny has data.limit = 150" in found.notes
 
 
 def test_kept_results_are_shown_as_kept_and_nothing_else_is_computed(paper, folder):
@@ -221,6 +236,7 @@ def test_the_order_of_methods_is_compared():
     [
         (('method = "fedavg"', "x = 1"), "unknown key 'figure-4b.x'"),
         (('setting = "unknown"', 'setting = "nothing"'), "must have every setting that it names"),
+        (('setting = "unknown"', 'setting = "many"'), "must name a run file for every setting"),
         (('paper."FedProx" = ["71.0", "61"]', 'paper."FedProx" = ["71.0"]'), "each of 2 columns"),
         (('rows."FedAvg" = { method = "fedavg" }', 'rows."FedAvg" = {}'), "a setting and a method"),
         (('kind = "curves"', 'kind = "drawing"'), "kind must be one of"),

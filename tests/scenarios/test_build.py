@@ -74,6 +74,26 @@ def test_the_seed_decides_everything():
     assert build(shifts=shifts).groups != build(seed=1, shifts=shifts).groups
 
 
+@pytest.mark.parametrize(("share", "adapt_on"), [(0.0, 0), (0.1, 5), (0.99, 49)])
+def test_new_clients_adapt_on_their_share_of_the_test_set(share, adapt_on):
+    splits = build(adapt_share=share).splits("held-out-original")
+    assert [len(split) for split in splits] == [adapt_on, 0, 50 - adapt_on]
+    everything = torch.cat([split.x[:, 0] for split in splits]).tolist()
+    assert sorted(everything) == (np.arange(50) + 10_000).tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("fedconcat-")])
+@pytest.mark.parametrize(
+    ("own", "train"), [({}, SIZE), ({"split": [0.9, 0.1, 0.0]}, SIZE - SIZE // 10)]
+)
+def test_fedconcats_scenarios_train_and_test_on_all_unless_the_run_file_splits(name, own, train):
+    table = {"scenario": {"name": name, "partition": {"kind": "iid"}, **own}}
+    made = build_federation(DATA, Config.from_table(table).scenario, Key(0, "federation"))
+    assert len(made.participants) == 40
+    assert sum(len(made.splits(id).train) for id in made.participants) == train
+    assert [len(split) for split in made.splits("held-out-original")] == [0, 0, 50]
+
+
 def test_a_single_example_is_there_to_train_on():
     made = build(clients=SIZE)
     assert all([len(split) for split in made.splits(id)] == [1, 0, 0] for id in made.participants)

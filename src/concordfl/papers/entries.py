@@ -8,6 +8,9 @@
     small.data.limit = 12000
     instead = ["three seeds of ours"]
 
+    [setting.half]                 # without a file: only beside others, as in "c2 + half"
+    set.run.cohort = 0.5
+
     [item.table-1]                 # a table or a figure
     about = "One model under label skews"
     figure = "global_accuracy"
@@ -22,6 +25,7 @@ Settings are nested as in a run file. `set.algorithm` is of the cell's own metho
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -104,13 +108,23 @@ class Item(Part):
 
 @dataclass(frozen=True)
 class Setting(Settings):
-    """A federation of the paper: a run file, and what differs from it."""
+    """A federation of the paper: a run file, and what differs from it; or a part of one."""
 
-    file: str
+    file: str | None = None
     set: Table = field(default_factory=dict)
     tiny: Table = field(default_factory=dict)
     small: Table = field(default_factory=dict)
     instead: tuple[str, ...] = ()  # what is other than in the paper, whatever the scale
+
+    def with_setting(self, other: "Setting") -> "Setting":
+        """Both, where what `other` says goes first."""
+        return Setting(
+            other.file or self.file,
+            merge(self.set, other.set),
+            merge(self.tiny, other.tiny),
+            merge(self.small, other.small),
+            (*self.instead, *other.instead),
+        )
 
 
 @dataclass(frozen=True)
@@ -122,28 +136,36 @@ class Paper:
     settings: Mapping[str, Setting]
     items: Mapping[str, Item]
 
-    def setting(self, name: str | None) -> Setting:
-        if name is None or name not in self.settings:
-            raise SettingError(
-                f"{self.folder / FILE_NAME} must have every setting that it names, got "
-                f"{received(name)}{nearest(str(name), self.settings)}"
-            )
-        return self.settings[name]
+    def parts_of(self, setting: str) -> dict[str, Setting]:
+        """The settings that `a + b` names, by name; the later go first where two say the same."""
+        names = [name.strip() for name in setting.split("+")]
+        for name in names:
+            if name not in self.settings:
+                raise SettingError(
+                    f"{self.folder / FILE_NAME} must have every setting that it names, got "
+                    f"{received(name)}{nearest(name, self.settings)}"
+                )
+        return {name: self.settings[name] for name in names}
+
+    def setting(self, name: str) -> Setting:
+        return reduce(Setting.with_setting, self.parts_of(name).values())
 
     def run_file(self, setting: str) -> Path:
-        return self.folder / self.setting(setting).file
-
-    def scaled(self, setting: str, scale: Scale) -> Table:
-        """What a smaller scale than the paper's changes in a setting."""
-        if scale == "paper":
-            return {}
-        return merge(self.scales.get(scale, {}), getattr(self.setting(setting), scale))
+        file = self.setting(setting).file
+        if file is None:
+            raise SettingError(
+                f"{self.folder / FILE_NAME} must name a run file for every setting, got none for "
+                f"{received(setting)}"
+            )
+        return self.folder / file
 
     def table(self, cell: Part, scale: Scale) -> dict[str, Any]:
         """The run file of a cell."""
         setting, method = str(cell.setting), str(cell.method)
-        table = merge(read_table(self.run_file(setting)), self.setting(setting).set)
-        table = merge(table, self.scaled(setting, scale))
+        whole = self.setting(setting)
+        table = merge(read_table(self.run_file(setting)), whole.set)
+        if scale != "paper":
+            table = merge(merge(table, self.scales.get(scale, {})), getattr(whole, scale))
         others = {name: values for name, values in cell.set.items() if name != "algorithm"}
         of_method: Table = cell.set.get("algorithm", {})
         for part in reversed(method_section(table, method).split(".")):
@@ -209,7 +231,7 @@ def _check_item(paper: Paper, name: str, item: Item) -> None:
     for (row, column), cell in item.cells().items():
         if cell.method is None or cell.setting is None:
             raise SettingError(f"{where} must name a setting and a method for {row}, {column}")
-        paper.setting(cell.setting)
+        paper.run_file(cell.setting)
     for row, values in item.paper.items():
         if row not in item.rows or len(values) != len(item.columns):
             raise SettingError(

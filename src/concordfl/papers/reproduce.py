@@ -124,7 +124,7 @@ class _Work:
     results: dict[tuple[str, ...], list[Any] | None] = field(default_factory=dict)
     settings: dict[str, None] = field(default_factory=dict)  # that were asked for
     parts: dict[str, None] = field(default_factory=dict)  # of data sets that are not whole
-    missing: dict[str, str] = field(default_factory=dict)  # data set of a setting without data
+    missing: dict[str, list[str]] = field(default_factory=dict)  # settings by the data they lack
     lines: list[Line] = field(default_factory=list)
     num_cells: int = 0
     num_absent: int = 0
@@ -150,7 +150,8 @@ class _Work:
             try:
                 form, _ = data.locate()
             except DataError:
-                self.missing[setting] = data.name
+                lacking = self.missing.setdefault(data.name, [])
+                lacking += [setting] if setting not in lacking else []
                 return True
             if form.files != data.forms()[0].files:
                 self.parts.setdefault(f"{data.name}: a part of it is at hand, {form.files[0]}")
@@ -193,18 +194,23 @@ class _Work:
 
     def notes(self, item: Item) -> Iterator[str]:
         """What a reader must know of how the figures came about."""
+        asked = {
+            name: part
+            for setting in self.settings
+            for name, part in self.paper.parts_of(setting).items()
+        }
+        if changed := self.paper.scales.get(self.scale):
+            yield self._scale_sentence(changed)
         by_text: dict[str, list[str]] = {}
-        for setting in self.settings:
-            for text in self.paper.setting(setting).instead:
-                by_text.setdefault(text, []).append(setting)
-            if changed := self.paper.scaled(setting, self.scale):
-                listed = ", ".join(f"{key} = {value}" for key, value in _flat(changed))
-                by_text.setdefault(f"scale {self.scale} has {listed}", []).append(setting)
-        for text, settings in by_text.items():
-            everywhere = len(settings) == len(self.settings)
-            yield text if everywhere else f"{', '.join(settings)}: {text}"
-        for setting, data in self.missing.items():
-            yield f"{setting}: not computed, data set {data} is not at hand"
+        for name, part in asked.items():
+            for text in part.instead:
+                by_text.setdefault(text, []).append(name)
+            if changed := getattr(part, self.scale, None):
+                by_text.setdefault(self._scale_sentence(changed), []).append(name)
+        for text, names in by_text.items():
+            yield text if len(names) == len(asked) else f"{', '.join(names)}: {text}"
+        for data, settings in self.missing.items():
+            yield f"{', '.join(settings)}: not computed, data set {data} is not at hand"
         yield from self.parts
         yield from item.notes
         yield from (f"left out: {text}" for text in item.left_out)
@@ -212,6 +218,10 @@ class _Work:
             yield f"not computed yet: {self.num_absent} of {self.num_cells} runs"
         if sentence := kept_results.describe_kept(self.lines, self.num_cells):
             yield sentence
+
+    def _scale_sentence(self, changed: Table) -> str:
+        listed = ", ".join(f"{key} = {value}" for key, value in _flat(changed))
+        return f"scale {self.scale} has {listed}"
 
 
 def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -378,8 +388,7 @@ def kept_runs(paper: Paper, name: str, scale: Scale) -> KeptRuns:
     for cell in item.cells().values():
         work.look(cell, "")
     seconds = [line["figures"].get("seconds", {}).get("total", 0.0) for line in work.lines]
-    missing = tuple(dict.fromkeys(work.missing.values()))
-    return KeptRuns(len(work.lines), work.num_cells, sum(seconds), missing)
+    return KeptRuns(len(work.lines), work.num_cells, sum(seconds), tuple(work.missing))
 
 
 def no_display(_title: str) -> AbstractContextManager[Observer]:

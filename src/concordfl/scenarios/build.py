@@ -28,6 +28,8 @@ class Scenario(Settings):
     split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)
     # share of the clients that take no part in training and stand for new ones, or their names
     hold_out: Fraction | tuple[str, ...] = 0.0
+    # of the official test set: what new clients made from it may adapt on; the rest tests them
+    adapt_share: Fraction = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +94,7 @@ def build_federation(
     held_out = {id: clients[id][0] for id in assignment.held_out}
     if not held_out:
         concepts = {group[CONCEPT] for group in groups.values()}
-        held_out = _make_test_clients(data, shifts, concepts, key)
+        held_out = _make_test_clients(data, shifts, concepts, scenario.adapt_share, key)
         test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
         groups |= {id: group for id, group in test_groups.items() if id in held_out}
     participants = {id: phases for id, phases in clients.items() if id not in set_aside}
@@ -372,15 +374,20 @@ def _test_client_id(concept: str) -> ClientId:
 
 
 def _make_test_clients(
-    data: Dataset, shifts: Sequence[NamedShift], concepts: Iterable[str], key: Key
+    data: Dataset,
+    shifts: Sequence[NamedShift],
+    concepts: Iterable[str],
+    adapt_share: float,
+    key: Key,
 ) -> dict[ClientId, ArraySplits]:
-    """A client per concept, with the test set under its label map: one half to adapt on, one to be
-    tested on.
+    """A client per concept, with the test set under its label map: a share to adapt on, the rest to
+    be tested on.
     """
     if not len(data.test.y):
         return {}
     order = key.child("held-out").numpy().permutation(len(data.test.y))
-    adapt_on, test_on = (data.test.take(half) for half in np.split(order, [len(order) // 2]))
+    end = int(len(order) * adapt_share + 1e-9)
+    adapt_on, test_on = (data.test.take(part) for part in np.split(order, [end]))
     clients = {}
     for concept in sorted(concepts):
         id = _test_client_id(concept)
@@ -391,7 +398,7 @@ def _make_test_clients(
         if maker is not None:
             keys = maker.keys(key, id)
             adapt, test = (
-                maker.shift.change(half, data.num_classes, *keys) for half in (adapt, test)
+                maker.shift.change(part, data.num_classes, *keys) for part in (adapt, test)
             )
         clients[id] = ArraySplits(adapt, test.take(np.arange(0)), test)
     return clients
