@@ -46,6 +46,7 @@ def _flat(run: Figures) -> dict[str, str | int | float]:
         "parameters": run.get("parameters"),
         **{f"final.{name}": value for name, value in run["final"].items()},
         **{f"selected.{name}": value for name, value in (run.get("selected") or {}).items()},
+        "selected_on": run.get("selected_on"),
         **{f"clusters.{name}": value for name, value in (run.get("clusters") or {}).items()},
         "groups": "+".join(map(str, run.get("group_sizes") or [])),
         **{f"bytes.{name}": value for name, value in run["bytes"].items()},
