@@ -75,7 +75,7 @@ def _averaged_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
         row: spread((one["final"].get(name) for one in each), criterion)
         for row, each in runs.items()
     }
-    parts = [f"{row} {figure}" for row, figure in shown.items() if figure != ABSENT]
+    parts = [f"{row} {text}" for row, text in shown.items() if text != ABSENT]
     if parts:
         whose = (
             f"Newcomers' {METRICS[criterion].title} with the mean of the participants' own models"
