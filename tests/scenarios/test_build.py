@@ -211,6 +211,21 @@ def test_every_named_mix_makes_clients(name):
     assert made.held_out
 
 
+@pytest.mark.parametrize("clients", [100, 300])
+@pytest.mark.parametrize(("number", "concepts"), [("one", 1), ("three", 3), ("five", 5)])
+def test_as_many_clients_are_corrupted_whatever_the_number_of_concepts(number, concepts, clients):
+    """Section 7.1 with three concepts: 20% and a fifth of twice 25%; table 5 varies the concepts
+    alone.
+    """
+    images = Arrays(np.zeros((3000, 8, 8, 1), dtype=np.uint8), np.arange(3000) % 10)
+    table = {"name": f"fedconceptem-{number}-concepts", "clients": clients}
+    scenario = Config.from_table({"scenario": table}).scenario
+    made = build_federation(Dataset(images, images.take(np.arange(40)), 10), scenario, Key(0))
+    groups = [made.groups[id] for id in made.participants]
+    assert len({group["concept"] for group in groups}) == concepts
+    assert sum(group["feature"] != "original" for group in groups) == 0.3 * clients
+
+
 def test_two_random_maps_are_two_concepts():
     shifts = (LabelMap(map="random", share=0.25), LabelMap(map="random", share=0.25))
     made = build(shifts=shifts)

@@ -31,6 +31,9 @@ from .local import Local
 from .moon import MOON
 from .pfedme import PFedMe
 
+# Other names of methods, understood wherever a method is named.
+ALIASES: dict[str, str] = {"fedrc": "fedconceptem"}
+
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "apfl": APFL,
     "centralized": Centralized,
