@@ -8,8 +8,8 @@
     small.data.limit = 12000
     instead = ["three seeds of ours"]
 
-    [setting.half]                 # without a file: only beside others, as in "c2 + half"
-    set.run.cohort = 0.5
+    [setting.half]                 # without a file: only beside others, as in "c2 + half"; an item,
+    set.run.cohort = 0.5           # column or row that says "+ half" adds it to what others say
 
     [item.table-1]                 # a table or a figure
     about = "One model under label skews"
@@ -58,9 +58,19 @@ class Part(Settings):
 
     def with_part(self, other: "Part") -> "Part":
         """Both, where what `other` says goes first."""
-        names = [each.name for each in fields(Part) if each.name != "set"]
+        names = [each.name for each in fields(Part) if each.name not in ("set", "setting")]
         said = {name: getattr(other, name) or getattr(self, name) for name in names}
-        return Part(**said, set=merge(self.set, other.set))
+        setting = _joined(self.setting, other.setting)
+        return Part(**said, setting=setting, set=merge(self.set, other.set))
+
+
+def _joined(first: str | None, second: str | None) -> str | None:
+    """The second setting, or both where one of them is `+ NAME`."""
+    if first is None or second is None:
+        return second or first
+    if second.startswith("+"):
+        return f"{first} {second}"
+    return f"{second} {first}" if first.startswith("+") else second
 
 
 @dataclass(frozen=True)
@@ -75,8 +85,9 @@ class Item(Part):
     paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # whether the order of rows, or of columns, is compared with the paper's
     order: Literal["rows", "columns"] = "rows"
+    apart: tuple[str, ...] = ()  # rows or columns that have no place in that order, as a ceiling
     percent: bool = True  # whether figures are shares
-    along: Literal["round", "MB"] = "round"  # of curves
+    along: Literal["round", "MB", "seconds"] = "round"  # of curves
     axis: str = ""  # what the columns of a drawing are
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said
     notes: tuple[str, ...] = ()
