@@ -54,14 +54,25 @@ class Part(Settings):
     method: str | None = None
     set: Table = field(default_factory=dict)
     figure: str | None = None  # of the last round; or `selected.NAME`, `last_ten.NAME`, ...
+    figures: Table = field(default_factory=dict)  # which one stands for another `figure`
     measure: str | None = None  # what is looked at in the finished run, by name
 
     def with_part(self, other: "Part") -> "Part":
         """Both, where what `other` says goes first."""
-        names = [each.name for each in fields(Part) if each.name not in ("set", "setting")]
+        joined = ("set", "setting", "figures")
+        names = [each.name for each in fields(Part) if each.name not in joined]
         said = {name: getattr(other, name) or getattr(self, name) for name in names}
-        setting = _joined(self.setting, other.setting)
-        return Part(**said, setting=setting, set=merge(self.set, other.set))
+        return Part(
+            **said,
+            setting=_joined(self.setting, other.setting),
+            set=merge(self.set, other.set),
+            figures=merge(self.figures, other.figures),
+        )
+
+    @property
+    def own_figure(self) -> str | None:
+        """The figure that is looked at here."""
+        return None if self.figure is None else self.figures.get(self.figure, self.figure)
 
 
 def _joined(first: str | None, second: str | None) -> str | None:
@@ -92,6 +103,11 @@ class Item(Part):
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()  # what of it cannot be had, and why
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether there is a table of it; otherwise there are pictures alone."""
+        return any(cell.figure is not None for cell in self.cells().values())
 
     def cells(self) -> dict[tuple[str, str], Part]:
         """Every cell by row and column."""

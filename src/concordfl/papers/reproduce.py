@@ -239,12 +239,13 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: Part) -> Cell:
-    known = tuple(_values(reached, item, cell.figure, cell.measure))
+    figure = cell.own_figure
+    known = tuple(_values(reached, item, figure, cell.measure))
     if cell.measure is not None:
         return Cell(printed, known)
     spread = None
-    if len(known) == 1 and str(cell.figure).startswith(LAST_TEN):  # over rounds, not over seeds
-        spread = next(_values(reached, item, f"{cell.figure}_std", None), None)
+    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
+        spread = next(_values(reached, item, f"{figure}_std", None), None)
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
     seconds = tuple(each["seconds"]["total"] for each in reached)
     return Cell(printed, known, sent, seconds, spread)
@@ -274,30 +275,59 @@ def _panels(
     table: SideBySide,
     runs: Mapping[Place, Sequence[Mapping[str, Any]]],
 ) -> Iterator[Panel]:
-    if item.kind == "pictures":
+    if item.kind == "curves":
+        yield from _curves(item, wanted, table, runs)
+    elif item.kind == "pictures":
+        yield from _curves(item, wanted, table, runs)
         for place, reached in runs.items():
             yield from _titled(reached[0]["panels"], place) if reached else ()
-    elif item.kind == "curves":
-        for column in table.columns:
-            series = [
-                _curve(row, runs[row, column], wanted[row, column].figure or "", item)
-                for row in table.rows
-                if runs[row, column]
-            ]
-            yield _panel("lines", column, ALONG[item.along], item, series)
     elif item.kind != "table" and table.is_computed:
-        yield _panel(item.kind, "", item.axis, item, list(_grid_series(table)))
+        yield from _grids(item.kind, item, wanted, table)
+
+
+def _curves(
+    item: Item,
+    wanted: Mapping[Place, Part],
+    table: SideBySide,
+    runs: Mapping[Place, Sequence[Mapping[str, Any]]],
+) -> Iterator[Panel]:
+    """A panel for every column whose runs have a history, which a measure may give too."""
+    for column in table.columns:
+        rows = [row for row in table.rows if any("history" in run for run in runs[row, column])]
+        figures = [wanted[row, column].own_figure or "" for row in rows]
+        series = [
+            _curve(row, runs[row, column], figure, item)
+            for row, figure in zip(rows, figures, strict=True)
+        ]
+        if series:
+            yield _panel("lines", column, ALONG[item.along], figures[0], item, series)
+
+
+def _grids(
+    kind: Literal["lines", "bars"], item: Item, wanted: Mapping[Place, Part], table: SideBySide
+) -> Iterator[Panel]:
+    """A panel for every figure that rows have: the rows over the columns."""
+    by_figure: dict[str, list[str]] = {}
+    for row in table.rows:
+        by_figure.setdefault(wanted[row, table.columns[0]].figure or "", []).append(row)
+    for figure, rows in by_figure.items():
+        series = list(_grid_series(table, rows))
+        yield _panel(kind, "", item.axis, figure, item, series)
 
 
 def _panel(
-    kind: Literal["lines", "bars"], title: str, x_label: str, item: Item, series: list[Series]
+    kind: Literal["lines", "bars"],
+    title: str,
+    x_label: str,
+    figure: str,
+    item: Item,
+    series: list[Series],
 ) -> Panel:
-    figure = (item.figure or "").rpartition(".")[2].replace("_", " ")
     return {
         "kind": kind,
         "title": title,
         "x_label": x_label,
-        "y_label": figure + " in percent" * item.percent,
+        "y_label": figure.rpartition(".")[2].replace("_", " ") + " in percent" * item.percent,
         "series": series,
     }
 
@@ -309,9 +339,9 @@ def _titled(panels: Sequence[Panel], place: Place) -> Iterator[Panel]:
         yield {**panel, "title": title}
 
 
-def _grid_series(table: SideBySide) -> Iterator[Series]:
-    """Every row over the columns, and the paper's numbers beside ours."""
-    for row in table.rows:
+def _grid_series(table: SideBySide, rows: Sequence[str]) -> Iterator[Series]:
+    """Rows over the columns, and the paper's numbers beside ours."""
+    for row in rows:
         cells = [table.cells[row, column] for column in table.columns]
         for who, values in (
             ("here", [cell.mean for cell in cells]),

@@ -174,7 +174,7 @@ def figures_of(
     figures["versions"] = {
         key: value for key, value in summary["versions"].items() if key != "revision"
     }  # the line has the revision
-    figures["history"] = [_evaluated_round(record) for record in records]
+    figures["history"] = [evaluated_round(record) for record in records]
     return cast(Figures, figures)
 
 
@@ -191,7 +191,7 @@ def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
+def evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
     name = criterion_in(record.get("local", {})) or "accuracy"
     reached = {
         f"{scope}_{name}": record[scope].get(name)
