@@ -101,6 +101,8 @@ def test_labels_given_for_every_client():
     assert halves[1] == 0
     assert abs(halves[0] - halves[2]) <= 1
     assert sum(halves) == (LABELS == 2).sum()
+    table = {"labels": [[0, 2], [1, 9]]}
+    assert PARTITIONS["labels-per-client"].from_table(table).to_table() == table
     for wrong in (((0, 2),), ((0,), (1,), (10,))):
         with pytest.raises(DataError, match="labels below 10 for each of 3 clients, got"):
             assign("labels-per-client", clients=3, labels=wrong)
