@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,9 @@ rows."FedAvg" = {}
 """
 
 
+TEN_ROUNDS = {"run": {"rounds": 10}}
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -134,6 +138,13 @@ def test_settings_side_by_side_are_one(paper):
     assert table["scenario"] == {"clients": 4, "partition": partition}
     assert table["data"]["limit"] == 150
     assert paper.table(cell, "small")["scenario"]["clients"] == 8
+
+
+def test_a_setting_with_a_plus_is_added_on_either_side():
+    for first, second in (("+ many", "skewed"), ("skewed", "+ many")):
+        both = Part(setting=first).with_part(Part(setting=second))
+        assert both.setting == "skewed + many"
+    assert Part(setting="digits").with_part(Part(setting="skewed")).setting == "skewed"
 
 
 def test_another_kind_replaces_all_of_the_one_before():
@@ -210,12 +221,41 @@ def test_curves_and_pictures(paper, monkeypatch):
     assert b"<svg" in drawn
 
 
+def test_curves_over_seconds(paper):
+    item = replace(paper.items["figure-3"], along="seconds")
+    timed = replace(paper, items={**paper.items, "figure-3": item})
+    (panel,) = compute(timed, "figure-3", "paper").panels
+    x = panel["series"][0]["x"]
+    assert x == sorted(x)
+    assert panel["x_label"] == "seconds"
+
+
+def test_the_last_ten_rounds(paper):
+    item = replace(
+        paper.items["figure-3"], kind="table", figure="last_ten.local_accuracy", set=TEN_ROUNDS
+    )
+    longer = replace(paper, items={"figure-3": item})
+    found = compute(longer, "figure-3", "paper").table.cells["FedAvg", ""]
+    (summary,) = (
+        json.loads(file.read_text())
+        for file in paper.folder.parents[1].glob("runs/*/*/summary.json")
+    )
+    assert found.ours == (100 * summary["last_ten"]["local_accuracy"],)
+    assert found.spread == 100 * summary["last_ten"]["local_accuracy_std"]
+    assert found.text == f"{found.ours[0]:.1f} ± {found.spread:.1f}"
+
+
 @pytest.mark.parametrize("kind", ["lines", "bars", "points", "histogram", "heatmap"])
 def test_every_kind_of_picture_is_drawn(kind):
     edges = [0.0, 1.0, 2.0, 3.0] if kind == "histogram" else [0.0, 1.0, 2.0]
     series = [{"name": f"s{n}", "x": edges, "y": [1.0, float(n), 2.0]} for n in range(2)]
     panel = {"kind": kind, "title": "$t", "x_label": "x", "y_label": "y", "series": series}
     assert b"<svg" in pictures.draw("several", [panel] * 4, "svg")
+
+
+def test_thousands_are_read_and_written():
+    cell = Cell("60,000", (50000.0,))
+    assert (cell.paper_value, cell.text) == (60000.0, "50,000")
 
 
 def test_the_order_of_methods_is_compared():
@@ -227,6 +267,9 @@ def test_the_order_of_methods_is_compared():
     assert math.isclose(ranks["a"], 0.5)  # 1 - 6 · (0 + 1 + 1) / (3 · 8)
     turned = {(column, row): cell for (row, column), cell in cells.items()}
     assert SideBySide("", turned, "columns").rank_correlations() == ranks
+    ceiling = {**cells, ("top", "a"): Cell("99", (9.0,))}
+    assert SideBySide("", ceiling, apart=("top",)).rank_correlations() == ranks
+    assert SideBySide("", ceiling).rank_correlations() != ranks
     two = {place: cell for place, cell in cells.items() if place[0] != "z"}
     assert SideBySide("", two).rank_correlations() == {}
 

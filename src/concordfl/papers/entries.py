@@ -8,8 +8,8 @@
     small.data.limit = 12000
     instead = ["three seeds of ours"]
 
-    [setting.half]                 # without a file: only beside others, as in "c2 + half"
-    set.run.cohort = 0.5
+    [setting.half]                 # without a file: only beside others, as in "c2 + half"; an item,
+    set.run.cohort = 0.5           # column or row that says "+ half" adds it to what others say
 
     [item.table-1]                 # a table or a figure
     about = "One model under label skews"
@@ -59,16 +59,29 @@ class Part(Settings):
 
     def with_part(self, other: "Part") -> "Part":
         """Both, where what `other` says goes first."""
-        names = [each.name for each in fields(Part) if each.name not in ("set", "figures")]
+        joined = ("set", "setting", "figures")
+        names = [each.name for each in fields(Part) if each.name not in joined]
         said = {name: getattr(other, name) or getattr(self, name) for name in names}
         return Part(
-            **said, set=merge(self.set, other.set), figures=merge(self.figures, other.figures)
+            **said,
+            setting=_joined(self.setting, other.setting),
+            set=merge(self.set, other.set),
+            figures=merge(self.figures, other.figures),
         )
 
     @property
     def own_figure(self) -> str | None:
         """The figure that is looked at here."""
         return None if self.figure is None else self.figures.get(self.figure, self.figure)
+
+
+def _joined(first: str | None, second: str | None) -> str | None:
+    """The second setting, or both where one of them is `+ NAME`."""
+    if first is None or second is None:
+        return second or first
+    if second.startswith("+"):
+        return f"{first} {second}"
+    return f"{second} {first}" if first.startswith("+") else second
 
 
 @dataclass(frozen=True)
@@ -83,8 +96,9 @@ class Item(Part):
     paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # whether the order of rows, or of columns, is compared with the paper's
     order: Literal["rows", "columns"] = "rows"
+    apart: tuple[str, ...] = ()  # rows or columns that have no place in that order, as a ceiling
     percent: bool = True  # whether figures are shares
-    along: Literal["round", "MB"] = "round"  # of curves
+    along: Literal["round", "MB", "seconds"] = "round"  # of curves
     axis: str = ""  # what the columns of a drawing are
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said
     notes: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from ..data.dataset import FileSource
 from ..engine.experiment import ignore
 from ..report.pictures import Panel, Series
 from ..report.side_by_side import Cell, SideBySide
+from ..report.tables import last_ten_of
 from ..runner import Observer
 from ..study import compare, kept_results
 from ..study.cells import Cells, ConfigHasher, cells
@@ -23,6 +24,8 @@ from .entries import CHOICES, Item, Paper, Part, Scale, Table
 from .measures import MEASURES
 
 Place = tuple[str, str]  # row and column
+LAST_TEN = "last_ten"  # evaluated rounds: their mean
+ALONG = {"round": "round", "MB": "MB sent, down and up", "seconds": "seconds"}  # of curves
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def reproduce(
         runs[place] = reached
         found[place] = _cell(_printed(item, *place), reached, item, cell)
     title = f"{paper.name}, {spoken(name)}: {item.about}"
-    table = SideBySide(title, found, item.order)
+    table = SideBySide(title, found, item.order, item.apart)
     panels = _panels(item, wanted, table, runs)
     return Reproduction(paper, name, scale, table, tuple(panels), tuple(work.notes(item)))
 
@@ -236,27 +239,31 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: Part) -> Cell:
-    values = [_value(each, item, cell) for each in reached]
-    known = tuple(value for value in values if value is not None)
+    figure = cell.own_figure
+    known = tuple(_values(reached, item, figure, cell.measure))
     if cell.measure is not None:
         return Cell(printed, known)
+    spread = None
+    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
+        spread = next(_values(reached, item, f"{figure}_std", None), None)
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
-    return Cell(printed, known, sent, tuple(each["seconds"]["total"] for each in reached))
+    seconds = tuple(each["seconds"]["total"] for each in reached)
+    return Cell(printed, known, sent, seconds, spread)
 
 
-def _value(found: Mapping[str, Any], item: Item, cell: Part) -> float | None:
-    """The figure of a cell: `NAME` of the last round, or `PART.NAME`; of a measure by its name."""
-    if cell.own_figure is None:
-        return None
-    path = cell.own_figure.split(".")
-    if cell.measure is None and len(path) == 1:
-        path = ["final", *path]
-    value: Any = found
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(value, int | float):
-        return None
-    return 100 * value if item.percent else float(value)
+def _values(
+    reached: Sequence[Mapping[str, Any]], item: Item, figure: str | None, measured: str | None
+) -> Iterator[float]:
+    """The figure in every run: `NAME` of the last round, `PART.NAME`, or a measure's own."""
+    if figure is None:
+        return
+    path = figure.split(".") if measured or "." in figure else ["final", figure]
+    for found in reached:
+        value: Any = {LAST_TEN: last_ten_of(found)} if path[0] == LAST_TEN else found
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float):
+            yield 100 * value if item.percent else float(value)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -285,7 +292,6 @@ def _curves(
     runs: Mapping[Place, Sequence[Mapping[str, Any]]],
 ) -> Iterator[Panel]:
     """A panel for every column whose runs have a history, which a measure may give too."""
-    along = "round" if item.along == "round" else "MB sent, down and up"
     for column in table.columns:
         rows = [row for row in table.rows if any("history" in run for run in runs[row, column])]
         figures = [wanted[row, column].own_figure or "" for row in rows]
@@ -294,7 +300,7 @@ def _curves(
             for row, figure in zip(rows, figures, strict=True)
         ]
         if series:
-            yield _panel("lines", column, along, figures[0], item, series)
+            yield _panel("lines", column, ALONG[item.along], figures[0], item, series)
 
 
 def _grids(
@@ -350,9 +356,9 @@ def _curve(row: str, runs: Sequence[Mapping[str, Any]], figure: str, item: Item)
     by_round: dict[int, list[tuple[float, float]]] = {}
     for one in (one for run in runs for one in run["history"] or ()):
         value = one.get(figure)
-        if value is not None:
+        if value is not None and (item.along == "MB" or item.along in one):
             sent = (one["bytes"]["down"] + one["bytes"]["up"]) / 1e6
-            along = one["round"] if item.along == "round" else sent
+            along = sent if item.along == "MB" else one[item.along]
             unit = 100 if item.percent else 1
             by_round.setdefault(one["round"], []).append((along, unit * value))
     several = [by_round[round] for round in sorted(by_round)]

@@ -91,8 +91,8 @@ class Clusters(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
-    took to get there.
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes and
+    seconds it took to get there.
     """
 
     round: CountOrZero
@@ -100,6 +100,7 @@ class EvaluatedRound(TypedDict):
     local_accuracy: NotRequired[Probability | None]
     global_accuracy: NotRequired[Probability | None]
     bytes: Traffic
+    seconds: NotRequired[NonNegative]  # results from before do not have them
 
 
 class Figures(TypedDict):
@@ -202,6 +203,7 @@ def evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
         "stage": record["stage"],
         **reached,
         "bytes": record["bytes"],
+        "seconds": record["seconds"],
     }
 
 
