@@ -104,6 +104,17 @@ def test_two_gaussians_are_those_of_figure_1():
     assert ((positive > 0.5) != y).mean() == pytest.approx(0.051, abs=0.004)
 
 
+def test_of_the_three_datasets_two_label_the_same_input_differently():
+    data = load("three-datasets", examples_per_client=2)
+    pairs = list(zip(data.owners, data.train.x[:, 0], data.train.y, strict=True))
+    assert pairs == [
+        *[("dataset-1", 0, 0)] * 2,
+        *[("dataset-2", 1, 1)] * 2,
+        *[("dataset-3", 0, 1)] * 2,
+    ]
+    assert (data.num_classes, len(data.test.y)) == (2, 0)
+
+
 def write_idx(path, array):
     header = (
         b"\0\0\x08"
