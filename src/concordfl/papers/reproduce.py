@@ -205,11 +205,14 @@ class _Work:
         if changed := self.paper.scales.get(self.scale):
             yield self._scale_sentence(changed)
         by_text: dict[str, list[str]] = {}
+        of_scale: dict[str, list[str]] = {}
         for name, part in asked.items():
             for text in part.instead:
                 by_text.setdefault(text, []).append(name)
             if changed := getattr(part, self.scale, None):
-                by_text.setdefault(self._scale_sentence(changed), []).append(name)
+                of_scale.setdefault(self._scale_sentence(changed), []).append(name)
+        for text, names in of_scale.items():
+            yield f"{', '.join(names)}: {text}"
         for text, names in by_text.items():
             yield text if len(names) == len(asked) else f"{', '.join(names)}: {text}"
         for data, settings in self.missing.items():

@@ -143,13 +143,16 @@ class SideBySide:
             yield f"| {' | '.join(line)} |"
 
     def _lines(self, between: str) -> Iterator[list[str]]:
-        """Ours and, `between` them a break, the paper's; bytes and seconds beside the methods."""
-        beside = self.methods_are == "rows"
+        """Ours and, `between` them a break, the paper's; bytes and seconds beside the methods,
+        where they are known.
+        """
+        known = any(cell.sent for cell in self.cells.values())
+        beside = known and self.methods_are == "rows"
         yield ["", *self.columns, *(["sent", "time"] if beside else [])]
         for row in self.rows:
             parts = [_both(self.cells[row, column], between) for column in self.columns]
             yield [row, *parts, *(self.costs(row) if beside else ())]
-        if not beside:
+        if known and not beside:
             costs = [self.costs(column) for column in self.columns]
             yield ["sent", *(sent for sent, _ in costs)]
             yield ["time", *(seconds for _, seconds in costs)]
