@@ -2,16 +2,20 @@ import bz2
 import gzip
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import concordfl as cf
 from concordfl import DataError, Key, SettingError
 from concordfl.data.datasets import DATASETS
 from concordfl.data.datasets.formats import read_idx
+from concordfl.runner import load_config, make_federation
 
 KEY = Key(0, "data")
 
@@ -31,6 +35,41 @@ def test_digits_are_those_of_scikit_learn():
     ours = {row.tobytes() for row in both}
     assert ours == {np.rint(row * 255 / 16).astype(np.uint8).tobytes() for row in theirs.data}
     assert np.bincount(data.test.y).min() >= 30
+
+
+def test_copies_are_the_same_examples_so_many_times():
+    once = load("digits", limit=100, copies=1)
+    assert once.train.x.tobytes() == load("digits", limit=100).train.x.tobytes()
+    assert not once.notices
+    thrice = load("digits", limit=100, copies=3)
+    assert thrice.train.x.shape == (300, 8, 8, 1)
+    assert np.array_equal(thrice.train.x, np.concatenate([once.train.x] * 3))
+    assert np.array_equal(thrice.train.y, np.concatenate([once.train.y] * 3))
+    assert np.array_equal(thrice.test.x, once.test.x)
+    with pytest.raises(SettingError, match="data.copies is for data that are dealt .* got 2"):
+        load("synthetic-mixture", copies=2)
+
+
+def test_copies_are_dealt_out_and_a_run_says_so():
+    settings = load_config(
+        data={"name": "digits", "limit": 90, "copies": 3},
+        scenario={"clients": 6, "partition": {"kind": "lda", "alpha": 1.0}},
+        run={"rounds": 1},
+    )
+    federation, again = make_federation(settings), make_federation(settings)
+    splits = [federation.splits(id) for id in federation.participants]
+    assert sum(len(part) for each in splits for part in each) == 270
+    others = [again.splits(id) for id in again.participants]
+    assert all(
+        torch.equal(one.train.x, two.train.x) for one, two in zip(splits, others, strict=True)
+    )
+    images = [example.numpy().tobytes() for each in splits for part in each for example in part.x]
+    assert set(Counter(images).values()) == {3}
+    trained = {example.numpy().tobytes() for each in splits for example in each.train.x}
+    tested = [example.numpy().tobytes() for each in splits for example in each.test.x]
+    assert any(example in trained for example in tested)  # which is what the notice is about
+    warned = cf.run(settings.to_table()).summary["warnings"]
+    assert [one["text"] for one in warned if one["text"].startswith("data.copies = 3: copies of")]
 
 
 def test_limits_draw_a_part_by_the_key():
@@ -63,6 +102,17 @@ def test_two_gaussians_are_those_of_figure_1():
     first = likely[:, 0] / likely.sum(1)
     positive = first * (x < -2) + (1 - first) * (x < 2)
     assert ((positive > 0.5) != y).mean() == pytest.approx(0.051, abs=0.004)
+
+
+def test_of_the_three_datasets_two_label_the_same_input_differently():
+    data = load("three-datasets", examples_per_client=2)
+    pairs = list(zip(data.owners, data.train.x[:, 0], data.train.y, strict=True))
+    assert pairs == [
+        *[("dataset-1", 0, 0)] * 2,
+        *[("dataset-2", 1, 1)] * 2,
+        *[("dataset-3", 0, 1)] * 2,
+    ]
+    assert (data.num_classes, len(data.test.y)) == (2, 0)
 
 
 def write_idx(path, array):

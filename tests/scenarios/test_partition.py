@@ -97,6 +97,20 @@ def test_labels_per_client():
         assign("labels-per-client", labels=11)
 
 
+def test_labels_given_for_every_client():
+    parts = assign("labels-per-client", clients=3, labels=((0, 2), (1, 9), (2,)))
+    assert [set(LABELS[part].tolist()) for part in parts.values()] == [{0, 2}, {1, 9}, {2}]
+    halves = [int((LABELS[part] == 2).sum()) for part in parts.values()]
+    assert halves[1] == 0
+    assert abs(halves[0] - halves[2]) <= 1
+    assert sum(halves) == (LABELS == 2).sum()
+    table = {"labels": [[0, 2], [1, 9]]}
+    assert PARTITIONS["labels-per-client"].from_table(table).to_table() == table
+    for wrong in (((0, 2),), ((0,), (1,), (10,))):
+        with pytest.raises(DataError, match="labels below 10 for each of 3 clients, got"):
+            assign("labels-per-client", clients=3, labels=wrong)
+
+
 def test_mixture_weights_spread_every_class_by_a_dirichlet():
     parts = assign("mixture-weights", clients=30, alpha=0.4)
     table = np.array([np.bincount(LABELS[part], minlength=CLASSES) for part in parts.values()]) / (

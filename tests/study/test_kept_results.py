@@ -38,7 +38,9 @@ FIGURES = {
     "bytes": TRAFFIC,
     "missing": {},
     "seconds": {"total": 12.5, "set_up": 0.1},
-    "history": [{"round": 4, "stage": "train", "local_accuracy": 0.5, "bytes": TRAFFIC}],
+    "history": [
+        {"round": 4, "stage": "train", "local_accuracy": 0.5, "bytes": TRAFFIC, "seconds": 3.0}
+    ],
     "parameters_sha256": "0" * 64,
     "states_sha256": "1" * 64,
     "executor": "serial",

@@ -59,6 +59,10 @@ class Ditto(Algorithm):
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
 
+    def personal_model(self, client: Client, state: Tree) -> Params:
+        own: Params = state["own"]
+        return own
+
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         """The personal model; of a participant that was never asked, what it has received."""
         own: Params = state["own"]

@@ -90,6 +90,10 @@ class PFedMe(Algorithm):
     def unadapted(self, client: Client, message: Params) -> Tree:
         return self.init_client(client, message)
 
+    def personal_model(self, client: Client, state: Tree) -> Params:
+        own: Params = state["own"]
+        return own
+
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         own: Params = state["own"]
         return own

@@ -220,6 +220,19 @@ class Algorithm(Settings, ABC):
         params: Params = message
         return params
 
+    def personal_model(self, client: Client, state: Tree) -> Params | None:
+        """The whole model that a client has trained for itself, of methods that give it one; None
+        where this client has none yet.
+
+        For evaluation only: new clients are also scored with the mean of these models.
+        """
+        return None
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients have whole models of their own."""
+        return type(self).personal_model is not Algorithm.personal_model
+
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities, or what else the objective says: those of the network, unless
         a method has another rule.

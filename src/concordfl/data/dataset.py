@@ -90,6 +90,8 @@ class Source(Settings, ABC):
     test_limit: Count | None = None
     # the official test examples are dealt out with the training examples, and split as they are
     pool_test: bool = False
+    # how often every training example is there, each copy to be dealt to a client by itself
+    copies: Count = 1
     # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
     standardise: bool = True
 
@@ -115,6 +117,9 @@ class Source(Settings, ABC):
             raise SettingError(
                 f"data.without must leave examples to train on, got {list(self.without or ())}"
             )
+        if self.copies > 1:
+            data = self._with_notice_of_copies(data)
+            train = np.tile(train, self.copies)
         return data._replace(
             train=data.train.take(train),
             test=data.test.take(test),
@@ -133,6 +138,20 @@ class Source(Settings, ABC):
             )
         joined, nothing = Arrays.join([data.train, data.test]), data.test.take(np.arange(0))
         return data._replace(train=joined, test=nothing, owners=None)
+
+    def _with_notice_of_copies(self, data: Dataset) -> Dataset:
+        if data.owners is not None:
+            raise SettingError(
+                "data.copies is for data that are dealt to clients, and must be 1 where the data "
+                f"themselves say whose they are, got {self.copies}"
+            )
+        notice = (
+            f"data.copies = {self.copies}: copies of one example are dealt to clients one by one, "
+            "so a participant's test data hold examples that others, or it itself, have trained "
+            "on; participants' figures are too good for that, newcomers' from the official test "
+            "set are not"
+        )
+        return data._replace(notices=(*data.notices, notice))
 
     def _left_out(self, data: Dataset) -> list[int]:
         """The numbers of the classes that `without` names."""

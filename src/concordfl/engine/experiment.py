@@ -372,6 +372,7 @@ class Experiment:
             "validation": evaluate.summarise(local, "validation"),
             "training": evaluate.summarise(local, "train"),
             "global": evaluate.summarise(held_out, "test"),
+            "global_averaged": evaluate.summarise(self._examine_averaged(turn, progress), "test"),
             "clusters": evaluate.grouping(local, self.roster.groups),
         }
         self._select(found, progress)
@@ -406,6 +407,25 @@ class Experiment:
             },
         )
         replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
+        return replies
+
+    def _examine_averaged(self, turn: Turn, progress: Progress) -> dict[ClientId, Tree]:
+        """Held-out clients with the mean of the evaluated participants' own models."""
+        if not self.roster.held_out or not self.algorithm.has_personal_models:
+            return {}
+        ask = _order_of(turn)._replace(
+            step="add_personal_model", clients=tuple(sorted(self.evaluated))
+        )
+        total = self._perform(ask, progress, evaluation=True).value or {}
+        if "own" not in total:
+            return {}
+        score = _order_of(turn)._replace(
+            step="score_model",
+            clients=tuple(sorted(self.roster.held_out)),
+            broadcast=total["own"].mean(),
+            wanted="replies",
+        )
+        replies: dict[ClientId, Tree] = self._perform(score, progress, evaluation=True).value
         return replies
 
     def _evaluated_splits(self) -> list[str]:
@@ -580,7 +600,7 @@ def is_due(turn: Turn, plan: Plan) -> bool:
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as the summary shows it: local and global figures under one roof."""
     found: dict[str, Any] = {"round": record["round"]}
-    for scope in ("local", "global"):
+    for scope in ("local", "global", "global_averaged"):
         found |= {f"{scope}_{name}": value for name, value in record.get(scope, {}).items()}
     validation = record.get("validation", {})
     criterion = criterion_in(validation)

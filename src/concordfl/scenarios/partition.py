@@ -200,36 +200,48 @@ class PartWeights(Partition):
 
 @dataclass(frozen=True)
 class LabelsPerClient(Partition):
-    """#C=k: client i holds label i mod C and k-1 further ones; a label's examples are split equally
-    among its holders.
+    """#C=k: client i holds label i mod C and k-1 further ones, or those that are given for it;
+    a label's examples are split equally among its holders.
     """
 
-    about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k)"
+    about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k), or those given for it"
 
-    labels: Count = 2  # k
+    labels: Count | tuple[tuple[CountOrZero, ...], ...] = 2  # k, or a list of labels per client
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
-        count = _check_count(data, clients)
-        if self.labels > data.num_classes:
-            raise DataError(
-                f"scenario.partition.labels must be <= {data.num_classes}, the classes, got "
-                f"{self.labels}"
-            )
         rng = key.numpy()
-        holders: list[list[int]] = [[] for _ in range(data.num_classes)]  # clients of each label
-        for client in range(count):
-            first = client % data.num_classes
-            others = [label for label in range(data.num_classes) if label != first]
-            more_labels = rng.choice(others, size=self.labels - 1, replace=False).tolist()
-            for label in (first, *more_labels):
-                holders[label].append(client)
-        parts: list[list[int]] = [[] for _ in range(count)]
+        held = self._held(data, _check_count(data, clients), rng)
+        parts: list[list[int]] = [[] for _ in held]
         for label in range(data.num_classes):
+            holders = [client for client, own in enumerate(held) if label in own]
             indices = rng.permutation(np.flatnonzero(data.train.y == label))
-            shares = np.array_split(indices, max(len(holders[label]), 1))
-            for client, share in zip(holders[label], shares, strict=False):
+            shares = np.array_split(indices, max(len(holders), 1))
+            for client, share in zip(holders, shares, strict=False):
                 parts[client].extend(share.tolist())
         return _name_clients([np.array(part, dtype=int) for part in parts])
+
+    def _held(self, data: Dataset, count: int, rng: np.random.Generator) -> list[Sequence[int]]:
+        """The labels of every client."""
+        classes = range(data.num_classes)
+        if isinstance(self.labels, tuple):
+            known = all(label in classes for own in self.labels for label in own)
+            if len(self.labels) != count or not known:
+                raise DataError(
+                    f"scenario.partition.labels must be a list of labels below {len(classes)} for "
+                    f"each of {count} clients, got {[list(own) for own in self.labels]}"
+                )
+            return list(self.labels)
+        if self.labels > len(classes):
+            raise DataError(
+                f"scenario.partition.labels must be <= {len(classes)}, the classes, got "
+                f"{self.labels}"
+            )
+        held: list[Sequence[int]] = []
+        for client in range(count):
+            first = client % len(classes)
+            others = [label for label in classes if label != first]
+            held.append((first, *rng.choice(others, size=self.labels - 1, replace=False).tolist()))
+        return held
 
 
 @dataclass(frozen=True)

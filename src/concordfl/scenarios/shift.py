@@ -10,7 +10,8 @@ from annotated_types import Ge, Le
 from ..core import Count, DataError, Key, Positive, Probability, SettingError, Settings, Share
 from ..core.settings import Finite
 from ..data import Arrays
-from .corruptions import CORRUPTIONS, corrupt, rotate, scale, to_bytes
+from .corruptions import CORRUPTIONS, Strength, corrupt
+from .image_filters import rotate, scale, to_bytes
 
 UNCHANGED = "original"
 
@@ -159,6 +160,7 @@ class Corrupt(Shift):
 
     name: str = "random"
     severity: Annotated[int, Ge(1), Le(5)] | Literal["random"] = 3
+    strength: Strength = "cifar-c"  # whose strengths the severities have
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,16 +176,12 @@ class Corrupt(Shift):
 
     def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         rng = client_key.child("corruption").numpy()
-        drawn, strength = (
-            list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))],
-            int(rng.integers(1, 6)),
-        )
-        name = drawn if self.name == "random" else self.name
-        severity = strength if self.severity == "random" else self.severity
-        return Arrays(
-            corrupt(_images(arrays, "corrupt"), name, severity, client_key.child("noise").numpy()),
-            arrays.y,
-        )
+        drawn_name = CORRUPTIONS[int(rng.integers(len(CORRUPTIONS)))]
+        drawn_severity = int(rng.integers(1, 6))
+        name = drawn_name if self.name == "random" else self.name
+        severity = drawn_severity if self.severity == "random" else self.severity
+        images, noise = _images(arrays, "corrupt"), client_key.child("noise").numpy()
+        return Arrays(corrupt(images, name, severity, noise, self.strength), arrays.y)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ class Clusters(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
-    took to get there.
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes and
+    seconds it took to get there.
     """
 
     round: CountOrZero
@@ -100,6 +100,7 @@ class EvaluatedRound(TypedDict):
     local_accuracy: NotRequired[Probability | None]
     global_accuracy: NotRequired[Probability | None]
     bytes: Traffic
+    seconds: NotRequired[NonNegative]  # results from before do not have them
 
 
 class Figures(TypedDict):
@@ -174,7 +175,7 @@ def figures_of(
     figures["versions"] = {
         key: value for key, value in summary["versions"].items() if key != "revision"
     }  # the line has the revision
-    figures["history"] = [_evaluated_round(record) for record in records]
+    figures["history"] = [evaluated_round(record) for record in records]
     return cast(Figures, figures)
 
 
@@ -191,7 +192,7 @@ def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
+def evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
     name = criterion_in(record.get("local", {})) or "accuracy"
     reached = {
         f"{scope}_{name}": record[scope].get(name)
@@ -203,6 +204,7 @@ def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
         "stage": record["stage"],
         **reached,
         "bytes": record["bytes"],
+        "seconds": record["seconds"],
     }
 
 
