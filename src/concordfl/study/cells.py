@@ -50,6 +50,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.projection": "beside",  # of FedVC, and the next two
+    "algorithm.projection_layers": 2,
+    "algorithm.moving_averages": "restarted",
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
