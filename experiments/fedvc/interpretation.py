@@ -88,7 +88,7 @@ def _row(found: list[Separations]) -> Iterator[str]:
 
 def _separations(finished: FinishedRun) -> Separations:
     look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
-    recorded = RunFolder.open(finished.path).read_federation() or {"clients": []}
+    recorded = RunFolder.open(finished.kept.path).read_federation() or {"clients": []}
     groups = {client["id"]: client["groups"].get("partition") for client in recorded["clients"]}
     found = {}
     for column, points in look(finished).items():
@@ -99,7 +99,7 @@ def _separations(finished: FinishedRun) -> Separations:
 
 def _preferences(finished: FinishedRun) -> Points:
     """p and v of every participant and p̂ of some of its samples, from the run's folder."""
-    rows = RunFolder.open(finished.path).read_client_rows(finished.summary["rounds"])
+    rows = RunFolder.open(finished.kept.path).read_client_rows(finished.summary["rounds"])
     participants = {id: row for id, row in rows.items() if not row["new"]}
     return {
         "clients": {id: np.array([row["preference"]]) for id, row in participants.items()},
