@@ -2,8 +2,9 @@
 
 Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts
 approach, 2024; Algorithm 1 (`concepts = "em"`) and Algorithm 2 (`"gradient"`). There is no public
-code; what the paper leaves open is on the docs page. A client's preference is p = Σ v_m c_m, a
-sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection head.
+code; what the paper leaves open, and what we do, is on the docs page. A client's preference is
+p = Σ v_m c_m, a sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection ẑ of
+the network's features, which the classifier reads (`projection = "through"`) or does not.
 """
 
 from dataclasses import dataclass
@@ -89,14 +90,14 @@ class FedVC(Algorithm):
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10
     concepts: Literal["em", "gradient"] = "em"
-    # the classifier stands on ẑ, or on the features beside it
-    projection: Literal["through", "beside"] = "through"
-    projection_layers: Literal[1, 2] = 1  # linear, or with a hidden layer as wide as the features
+    # the classifier stands on ẑ (`through`), or on the features
+    projection: Literal["through", "beside"] = "beside"
+    projection_layers: Literal[1, 2] = 2  # linear, or with a hidden layer as wide as the features
     similarity: Positive = 0.1  # ι
     smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept
-    # every round, with v by (4); or kept from round to round, with v by (9)
+    # S, C, N start anew each round, and v is (4); or they are kept across rounds, and v is (9)
     moving_averages: Literal["restarted", "kept"] = "restarted"
-    weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg
+    weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg on the same network
     gamma: NonNegative = 0.1  # γ: of the loss that moves the concepts (12)
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
@@ -257,15 +258,19 @@ class FedVC(Algorithm):
     def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
         apart = self.describe(server)["apart"]
         if self.weight == 0:
-            return Degenerate("fedavg", "weight is 0")
-        if self.num_concepts == 1:
-            return Degenerate("fedavg", "it has one concept")
-        if apart < COLLAPSED:
-            because = f"the concepts have become one (they lie {apart:.1g} apart)"
-            return Degenerate(
-                "fedavg", f"{because}: try a larger similarity than {self.similarity}"
+            because = "weight is 0"
+        elif self.num_concepts == 1:
+            because = "it has one concept"
+        elif apart < COLLAPSED:
+            because = (
+                f"the concepts have become one (they lie {apart:.1g} apart): try a larger "
+                f"similarity than {self.similarity}"
             )
-        return None
+        else:
+            return None
+        if self.projection == "through":
+            because += " (the network has a projection all the same)"
+        return Degenerate("fedavg", because)
 
 
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:
