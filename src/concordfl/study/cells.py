@@ -53,6 +53,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.own_steps": "plain",  # of APFL
     "algorithm.projection_head": True,  # of MOON
     "scenario.adapt_share": 0.5,
+    "algorithm.projection": "beside",  # of FedVC, and the next two
+    "algorithm.projection_layers": 2,
+    "algorithm.moving_averages": "restarted",
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
