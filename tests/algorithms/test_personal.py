@@ -7,7 +7,17 @@ from torch import nn
 
 import toys
 from concordfl import Client, SettingError, Training
-from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, FeSEM, PFedMe
+from concordfl.algorithms import (
+    APFL,
+    IFCA,
+    Ditto,
+    FedAvg,
+    FedBN,
+    FedDual,
+    FedRep,
+    FeSEM,
+    PFedMe,
+)
 from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -204,7 +214,7 @@ def test_pfedme_tends_to_fedavg(penalty):
     rate η.
     """
     data = toys.federation()
-    method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1)
+    method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1, average="size")
     _, ours = finished(
         method, data, training=Training(lr=0.1, batch_size=8, momentum=0.0, epochs=1)
     )
@@ -389,6 +399,71 @@ def test_fesem_by_hand():
     )
     trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
     assert torch.allclose(toys.sent(reply).mean()["head.weight"], trained[0], atol=1e-6)
+
+
+def unequal_clients():
+    """Two clients of 6 and 18 examples."""
+    whole = toys.federation(clients=1, examples=24)
+    train = whole.splits("client-0").train
+    arrays = [
+        Arrays(train.x[part].numpy(), train.y[part].numpy())
+        for part in (slice(0, 6), slice(6, 24), slice(0, 0))
+    ]
+    small, large, none = arrays
+    return Federation.build({"small": (small, none, small), "large": (large, none, large)}, {}, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "kwargs", "model"),
+    [
+        (IFCA, {"num_models": 1}, lambda server: server[0]),
+        (FeSEM, {"num_models": 1, "mu": 0.0}, lambda server: server.centres[0]),
+        # θ = w - ∇f / λ, and w moves by outer_lr λ (w - θ)
+        (
+            PFedMe,
+            {"penalty": 4.0, "inner_steps": 1, "inner_lr": 0.25, "outer_lr": 0.1},
+            lambda server: server,
+        ),
+    ],
+    ids=["ifca", "fesem", "pfedme"],
+)
+def test_clients_count_alike_unless_asked_otherwise(method, kwargs, model):
+    """A full-batch step of a linear model by hand, at clients of 6 and 18 examples."""
+    data = unequal_clients()
+    training = Training(lr=0.1, batch_size=100, epochs=1, momentum=0.0)
+    whole = toys.model_for(FedAvg(), data, "linear").init(0)
+    start, bias = whole["head.weight"], whole["head.bias"]
+    small, large = (
+        start - 0.1 * softmax_gradient(train.x, train.y)(start, bias)[0]
+        for train in (data.splits(id).train for id in ("small", "large"))
+    )
+    for average, expected in {
+        "equal": (small + large) / 2,
+        "size": (6 * small + 18 * large) / 24,
+    }.items():
+        asked = {} if average == "equal" else {"average": average}
+        made = toys.experiment(method(**kwargs, **asked), data, training=training, network="linear")
+        progress = made.start()
+        made.play(made.turns[0], progress)
+        assert torch.allclose(model(progress.server)["head.weight"], expected, atol=1e-6)
+
+
+def test_fedrep_counts_bodies_alike_unless_asked_otherwise():
+    data = unequal_clients()
+    bodies = {}
+    for id in data.participants:
+        alone = Federation.build(
+            {id: tuple(Arrays(s.x.numpy(), s.y.numpy()) for s in data.splits(id))}, {}, 3
+        )
+        bodies[id] = finished(FedRep(), alone, rounds=1)[1].server
+    for average, weights in {"equal": (1, 1), "size": (6, 18)}.items():
+        _, progress = finished(FedRep(average=average), data, rounds=1)
+        for name, value in progress.server.items():
+            expected = sum(
+                weight * bodies[id][name]
+                for id, weight in zip(("small", "large"), weights, strict=True)
+            ) / sum(weights)
+            assert torch.allclose(value, expected, atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():

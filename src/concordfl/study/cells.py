@@ -50,6 +50,10 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.average": "size",  # of IFCA, FeSEM, pFedMe and FedRep
+    "algorithm.statistics": "trained",  # of FedBN
+    "algorithm.new_start": "initial",  # of FedBN and FedDual
+    "algorithm.new_epochs": 1,  # of FedDual
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
