@@ -1,11 +1,10 @@
-"""FedAdagrad, FedAdam and FedYogi: what the clients have moved on average is a gradient to an adaptive
-optimizer at the server.
+"""FedAdagrad, FedAdam and FedYogi: what the clients have moved on average is the gradient of an
+adaptive optimizer at the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
-ICLR 2021. Algorithm 2, without bias correction and with v₋₁ = τ², the least it allows. Clients count
-alike, as there, unless `average` is "size". Departures: statistics of normalisation layers are
-averaged, not stepped; the paper tunes the server's rate and τ for every task, the defaults here are
-ours.
+ICLR 2021. Algorithm 2, without bias correction and with v₋₁ = τ², the least it allows. Clients
+count alike, as there, unless `average` is "size". Departures: statistics of normalisation layers
+are averaged, not stepped; the paper tunes the server's rate for every task, the default is ours.
 """
 
 from abc import abstractmethod
