@@ -57,8 +57,8 @@ def start_of(made):
 # --- SCAFFOLD -------------------------------------------------------------------------------------
 
 
-def scaffold_by_hand(data, w, rounds, epochs, momentum=0.0, lr=0.1):
-    """Algorithm 1 with option II, all clients in every round; with momentum, the gradients count as
+def scaffold_by_hand(control, data, w, rounds, epochs, momentum=0.0, lr=0.1):
+    """Algorithm 1, all clients in every round; with momentum, the gradients of option II count as
     often as they are stepped by.
     """
     trains = [data.splits(id).train for id in sorted(data.participants)]
@@ -71,20 +71,22 @@ def scaffold_by_hand(data, w, rounds, epochs, momentum=0.0, lr=0.1):
                 velocity = momentum * velocity + gradient(train, y) - own[i] + c
                 pace = momentum * pace + 1
                 y, reach = y - lr * velocity, reach + pace
-            changes.append((w - y) / (reach * lr) - c)
+            first, second = gradient(train, w), own[i] - c + (w - y) / (reach * lr)
+            changes.append((first if control == "gradient" else second) - own[i])
             moves.append(y - w)
             own[i] = own[i] + changes[-1]
         w, c = w + np.mean(moves, axis=0), c + np.mean(changes, axis=0)
     return w, c
 
 
+@pytest.mark.parametrize("control", ["gradient", "steps"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_scaffold_by_hand(momentum):
+def test_scaffold_by_hand(momentum, control):
     data = clients_of([5, 9, 16])
     made, progress = finished(
-        Scaffold(), data, training=replace(FULL_BATCH, epochs=3, momentum=momentum)
+        Scaffold(control=control), data, training=replace(FULL_BATCH, epochs=3, momentum=momentum)
     )
-    w, c = scaffold_by_hand(data, start_of(made), rounds=3, epochs=3, momentum=momentum)
+    w, c = scaffold_by_hand(control, data, start_of(made), rounds=3, epochs=3, momentum=momentum)
     assert np.allclose(joined(progress.server.params), w, atol=1e-5)
     assert np.allclose(joined(progress.server.control), c, atol=1e-5)
     uncorrected = finished(FedAvg(), data, training=replace(FULL_BATCH, epochs=3))[1].server
@@ -102,16 +104,19 @@ def test_in_its_first_round_scaffold_is_fedavg():
     assert np.allclose(joined(ours.params), joined(theirs), atol=1e-6)
 
 
-def test_with_one_local_step_scaffold_is_fedavg():
+@pytest.mark.parametrize("control", ["gradient", "steps"])
+def test_with_one_local_step_scaffold_is_fedavg(control):
     """The corrections of all clients add up to zero."""
-    data = clients_of([8, 8, 8])
-    ours, theirs = (finished(method, data)[1].server for method in (Scaffold(), FedAvg()))
+    data, method = clients_of([8, 8, 8]), Scaffold(control=control)
+    ours, theirs = (finished(one, data)[1].server for one in (method, FedAvg()))
     assert np.allclose(joined(ours.params), joined(theirs), atol=1e-5)
 
 
-def test_the_servers_control_is_the_mean_of_all_clients_own():
+@pytest.mark.parametrize("control", ["gradient", "steps"])
+def test_the_servers_control_is_the_mean_of_all_clients_own(control):
     """Also of those who were not asked, whose own is zero: c + |S|/N times the mean change."""
-    made, progress = finished(Scaffold(), toys.federation(), rounds=2, cohort=2, network="mlp")
+    method = Scaffold(control=control)
+    made, progress = finished(method, toys.federation(), rounds=2, cohort=2, network="mlp")
     ids = made.federation.participants
     own = [
         toys.state(made, id)["control"] for id in ids if made.executor.states.get(id) is not None
@@ -121,20 +126,23 @@ def test_the_servers_control_is_the_mean_of_all_clients_own():
         assert torch.allclose(value, sum(one[name] for one in own) / len(ids), atol=1e-6)
 
 
-def test_scaffold_finds_the_optimum_where_fedavg_drifts():
+@pytest.mark.parametrize("control", ["gradient", "steps"])
+def test_scaffold_finds_the_optimum_where_fedavg_drifts(control):
     """Full batches and many local steps: FedAvg stops where local models cancel out, SCAFFOLD where
     the gradients do.
     """
-    data = clients_of([12, 12])
-    training = replace(FULL_BATCH, epochs=20)
-    slopes = {}
-    for method in (Scaffold(), FedAvg()):
-        _, progress = finished(method, data, rounds=150, training=training)
-        w = joined(progress.server.params if isinstance(method, Scaffold) else progress.server)
-        trains = [data.splits(id).train for id in data.participants]
-        slopes[type(method)] = np.abs(np.mean([gradient(t, w) for t in trains], axis=0)).max()
-    assert slopes[Scaffold] < 1e-5
-    assert slopes[FedAvg] > 1e-3
+    data, training = clients_of([12, 12]), replace(FULL_BATCH, epochs=20)
+    trains = [data.splits(id).train for id in data.participants]
+
+    def slope(params):
+        return np.abs(np.mean([gradient(train, joined(params)) for train in trains], axis=0)).max()
+
+    ours, theirs = (
+        finished(method, data, rounds=150, training=training)[1].server
+        for method in (Scaffold(control=control), FedAvg())
+    )
+    assert slope(ours.params) < 1e-5
+    assert slope(theirs) > 1e-3
 
 
 def test_scaffolds_global_rate_is_the_servers():
