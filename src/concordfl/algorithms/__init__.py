@@ -34,6 +34,9 @@ from .moon import MOON
 from .pfedme import PFedMe
 from .scaffold import Scaffold
 
+# Other names of methods, understood wherever a method is named.
+ALIASES: dict[str, str] = {"fedrc": "fedconceptem"}
+
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "apfl": APFL,
     "centralized": Centralized,

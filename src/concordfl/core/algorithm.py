@@ -97,6 +97,7 @@ class Stage(NamedTuple):
     # in a stage for everyone: whoever does not answer is left out until it has answered in one
     required: bool = True
     trains: bool = True  # whether its rounds are training rounds, which drifting data are timed by
+    when_sampled: bool = False  # only played if the run's rounds do not ask all clients
 
 
 class Likelihood(NamedTuple):

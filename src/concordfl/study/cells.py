@@ -54,9 +54,14 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.statistics": "trained",  # of FedBN
     "algorithm.new_start": "initial",  # of FedBN and FedDual
     "algorithm.new_epochs": 1,  # of FedDual
+    "algorithm.projection_head": True,  # of MOON
+    "scenario.adapt_share": 0.5,
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "algorithm.adapt_steps": 200,  # of FedGMM
+    "data.directions": "uniform",  # of synthetic-mixture
+    "data.pool_test": False,
 }
 
 
