@@ -61,8 +61,13 @@ OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedconcat": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconcat-id": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconceptem": {"aggregate": "size"},
+    "fedbn": {"statistics": "trained"},
+    "feddual": {"new_epochs": 1},
     "fedem": {"aggregate": "size"},
-    "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005},
+    "fedrep": {"head_epochs": 1, "average": "size"},
+    "fesem": {"average": "size"},
+    "ifca": {"average": "size"},
+    "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005, "average": "size"},
 }
 
 

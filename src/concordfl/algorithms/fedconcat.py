@@ -7,7 +7,7 @@ is averaged by size (published code: equally, which `head_average = "equal"` giv
 follow from the rounds asked for (5.2: 31 and 200, on Fashion-MNIST 173), unless they are given.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..core import (
     About,
     Algorithm,
+    Average,
     Batch,
     Client,
     ClientId,
@@ -57,7 +58,12 @@ Clustered = IFCA | FeSEM | FedSoft
 ENCODER_SHARE = 31 / 47.5
 MIN_HEAD_ROUNDS = 2  # for every round of encoders, also where the head is most of the network
 EXPECTED_GROUPS = 5  # where the elbow says how many there are, and so not before the run
-STRATEGIES: dict[str, type[Clustered]] = {"ifca": IFCA, "fesem": FeSEM, "fedsoft": FedSoft}
+# as FedAvg inside every cluster, which they stand for, they average by size
+STRATEGIES: dict[str, Callable[..., Clustered]] = {
+    "ifca": partial(IFCA, average="size"),
+    "fesem": partial(FeSEM, average="size"),
+    "fedsoft": FedSoft,
+}
 
 
 @tree.register
@@ -126,7 +132,7 @@ class FedConcat(Algorithm):
     head_rounds: Repeats | None = None
     head_steps: Repeats = 3  # mini-batches per client and round
     head_init: Literal["random", "clusters"] = "random"
-    head_average: Literal["size", "equal"] = "size"
+    head_average: Average = "size"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -412,8 +418,7 @@ class FedConcat(Algorithm):
             steps=self.head_steps,
             purpose="head",
         )
-        weight = client.size if self.head_average == "size" else 1
-        return state, Mean(head, weight, around=message)
+        return state, Mean(head, client.weight(self.head_average), around=message)
 
     # --- the wide model ---------------------------------------------------------------------------
 

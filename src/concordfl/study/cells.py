@@ -51,6 +51,10 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.average": "size",  # of IFCA, FeSEM, pFedMe and FedRep
+    "algorithm.statistics": "trained",  # of FedBN
+    "algorithm.new_start": "initial",  # of FedBN and FedDual
+    "algorithm.new_epochs": 1,  # of FedDual
     "algorithm.projection_head": True,  # of MOON
     "scenario.adapt_share": 0.5,
     "algorithm.projection": "beside",  # of FedVC, and the next two
