@@ -1009,7 +1009,17 @@ def prepare_kept(world: World, folder: Path, rng: Generator) -> Prepared:
     shutil.copytree(world.path / "outside", folder / "outside")
     file = folder / "kept.results.jsonl"
     words, _ = damage_file(folder, file, rng)
-    more = pick(rng, ((), ("--fresh",), ("--over-clients",), ("--curve", "curve.svg"), ("--keep",)))
+    more = pick(
+        rng,
+        (
+            (),
+            ("--fresh",),
+            ("--over-clients",),
+            ("--last-ten",),
+            ("--curve", "curve.svg"),
+            ("--keep",),
+        ),
+    )
     # Kept results are a user's to edit: what keeps the rules is shown as it stands.
     return Prepared(words, (*COMPARE, *more))
 

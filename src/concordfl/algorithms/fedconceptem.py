@@ -46,7 +46,7 @@ from ..toolbox.mixture import Models
 
 MIN_TABLE_ENTRY = 1e-8  # of a label table, where no example of a label is with a model
 # Privacy noise may make an entry negative. At 1e-8 its label would go to that model whatever the
-# model says; what is lost in the noise counts as a tenth of the mean, worth log(11) at most.
+# model says; what is lost in noise counts as a tenth of the mean, worth log(11) at most.
 MIN_NOISY_SHARE = 0.1
 
 Tables = Mapping[ModelId, Tensor]  # (Y,) by model

@@ -28,7 +28,7 @@ from ..core import (
     tree,
 )
 from ..core.protocol import FAILED, REFUSED, TIMED_OUT
-from ..metrics import criterion_in, is_better
+from ..metrics import criterion_in, is_better, last_ten
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -505,6 +505,7 @@ class Experiment:
             "final": figures(final),
             "selected": selected,
             "selected_on": self.plan.select_on,
+            "last_ten": last_ten([figures(record) for record in self.records]),
             "clusters": final.get("clusters"),
             "group_sizes": group_sizes(self.last_rows()),
             "server": final.get("server"),

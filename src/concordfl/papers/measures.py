@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..deploy.finished import FinishedRun
+from ..study.encoders import encoder_tables
+from .label_shares import label_shares
 
 Measure = Callable[[FinishedRun], dict[str, Any]]
 
-MEASURES: dict[str, Measure] = {}
+MEASURES: dict[str, Measure] = {
+    "encoders": lambda finished: dict(encoder_tables(finished)),
+    "label-shares": label_shares,
+}

@@ -50,9 +50,14 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.projection_head": True,  # of MOON
+    "scenario.adapt_share": 0.5,
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "algorithm.adapt_steps": 200,  # of FedGMM
+    "data.directions": "uniform",  # of synthetic-mixture
+    "data.pool_test": False,
 }
 
 
