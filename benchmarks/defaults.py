@@ -60,7 +60,6 @@ ALWAYS_STANDARDISED = ("heart-disease",)  # its features were before
 OLD_DATA = {"synthetic-mixture": "data.directions='uniform'"}
 OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "apfl": {"own_steps": "plain"},
-    "fedbn": {"statistics": "trained", "new_start": "initial"},
     "fedconcat": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconcat-id": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconceptem": {"aggregate": "size"},
@@ -72,6 +71,8 @@ OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "ifca": {"average": "size"},
     "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005, "average": "size"},
 }
+# Methods that came with defaults chosen as these are.
+LATER_METHODS = ("fedadagrad", "fedadam", "fednova", "fedyogi", "scaffold")
 
 
 class Cell(NamedTuple):
