@@ -195,3 +195,15 @@ def test_no_likelihood_of_an_example_reaches_the_server():
     assert 1 <= len(counted) <= evaluate.MAX_NARROWINGS
     total = sum(len(made.federation.splits(id).validation) for id in made.roster.participants)
     assert int(counted[-1].value["log_x"].sum()) == total
+
+
+def test_the_summary_tells_how_figures_fluctuate_over_the_last_ten_evaluated_rounds():
+    made = toys.experiment(FedAvg(), plan=Plan(rounds=12, evaluate_every=1))
+    found = toys.result(made)["last_ten"]
+    assert (found["first_round"], found["last_round"]) == (3, 12)
+    for scope in ("local", "global"):
+        values = [record[scope]["accuracy"] for record in made.records[-10:]]
+        assert found[f"{scope}_accuracy"] == pytest.approx(np.mean(values))
+        assert found[f"{scope}_accuracy_std"] == pytest.approx(np.std(values, ddof=1))
+    few = toys.experiment(FedAvg(), plan=Plan(rounds=12, evaluate_every=2))
+    assert toys.result(few)["last_ten"] is None

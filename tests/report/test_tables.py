@@ -1,5 +1,6 @@
 import csv
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -9,6 +10,7 @@ from concordfl.report.tables import (
     comparison_parts,
     comparison_table,
     for_whom_table,
+    last_ten_table,
     over_clients_table,
     percent,
     plain,
@@ -193,6 +195,35 @@ def test_an_export_that_could_not_be_written_is_refused(tmp_path):
         export_table.check(tmp_path / "table.txt")
     with pytest.raises(SettingError, match="--export must be in a folder that exists, got"):
         export_table.check(tmp_path / "nowhere" / "table.csv")
+
+
+def evaluated(values):
+    """A run's history: rounds 5, 10, ... with these accuracies of newcomers."""
+    history = [
+        {"round": 5 * number, "global_accuracy": value} for number, value in enumerate(values, 1)
+    ]
+    return {**SUMMARY, "history": history}
+
+
+def test_the_last_ten_evaluated_rounds():
+    swinging = evaluated([0.9, *[0.4, 0.6] * 5])  # of the last ten, not of the first
+    runs = {"fedavg": [swinging, evaluated([0.7] * 10)], "fedem": [evaluated([0.5] * 9)]}
+    deviation = np.std([0.4, 0.6] * 5, ddof=1)
+    printed = text(last_ten_table(runs))
+    assert "accuracy in percent, ± over the last ten evaluated rounds" in " ".join(printed.split())
+    assert rows_of(printed)[1:] == [
+        ["fedavg", "-", f"60.0 ± {50 * deviation:.1f}", "10 to 55, 5 to 50"],
+        ["fedem", "-", "-", "fewer than ten"],
+    ]
+    first, second, third, _ = csv.DictReader(
+        export_table.to_csv(
+            {"fedavg": runs["fedavg"]} | {"fedem": runs["fedem"] * 2}, (0, 1)
+        ).splitlines()
+    )
+    assert float(first["last_ten.global_accuracy"]) == pytest.approx(0.5)
+    assert float(first["last_ten.global_accuracy_std"]) == pytest.approx(deviation)
+    assert (second["last_ten.first_round"], second["last_ten.last_round"]) == ("5", "50")
+    assert third["last_ten.global_accuracy"] == ""
 
 
 def test_spread_over_clients():

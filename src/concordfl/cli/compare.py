@@ -22,6 +22,7 @@ from .options import (
     KeepOption,
     OutOption,
     RunFile,
+    SeedsOption,
     SetOption,
     assignments,
     known_names,
@@ -35,9 +36,7 @@ from .tune import tuned_table
 def compare(
     file: RunFile,
     algorithms: AlgorithmsOption,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
-    ] = 1,
+    seeds: SeedsOption = 1,
     variations: Annotated[
         list[str],
         typer.Option(
@@ -58,6 +57,13 @@ def compare(
         bool,
         typer.Option(
             "--over-clients", help="Show accuracy, AUC and F1 with their spread over clients."
+        ),
+    ] = False,
+    over_last_ten: Annotated[
+        bool,
+        typer.Option(
+            "--last-ten",
+            help="Show also the mean and standard deviation over the last ten evaluated rounds.",
         ),
     ] = False,
     curve: Annotated[
@@ -114,7 +120,11 @@ def compare(
             keep_beside=file if keep else None,
         )
     title = f"{file.stem}{', tuned' * tuned}, {seeds} seed{'s' * (seeds > 1)}"
-    show_parts(tables.comparison_parts(title, found.figures, over_clients=over_clients))
+    show_parts(
+        tables.comparison_parts(
+            title, found.figures, over_clients=over_clients, over_last_ten=over_last_ten
+        )
+    )
     if curve is not None:
         picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
         write_atomically(curve, picture)

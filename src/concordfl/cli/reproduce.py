@@ -92,7 +92,7 @@ def reproduce(
             keep=keep,
             fresh=fresh,
         )
-    if chosen[0].items[name].figure is not None:
+    if chosen[0].items[name].has_figures:
         show(found.table.table())
     say(*_sentences(found), *_write(found, folder))
 
@@ -117,7 +117,7 @@ def _sentences(found: Reproduction) -> Iterator[str]:
 def _write(found: Reproduction, folder: Path) -> Iterator[str]:
     """The table and the picture as files; what is said of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    if found.item.figure is not None:
+    if found.item.has_figures:
         write_atomically(folder / "table.csv", found.table.to_csv())
         yield f"Figures are in {folder / 'table.csv'}"
     if found.panels:
@@ -193,7 +193,7 @@ def _page(page: Path, chosen: Iterable[Paper], scale: Scale) -> Iterator[str]:
                 missing.append(papers.spoken(name))
                 continue
             yield from ("", f"### {papers.spoken(name).capitalize()}: {item.about}", "")
-            if item.figure is not None:
+            if item.has_figures:
                 yield from (*found.table.markdown(), "")
             if found.panels:
                 picture = Path(page.stem) / f"{paper.name}-{name}.svg"

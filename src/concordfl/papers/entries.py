@@ -8,6 +8,9 @@
     small.data.limit = 12000
     instead = ["three seeds of ours"]
 
+    [setting.half]                 # without a file: only beside others, as in "c2 + half"; an item,
+    set.run.cohort = 0.5           # column or row that says "+ half" adds it to what others say
+
     [item.table-1]                 # a table or a figure
     about = "One model under label skews"
     figure = "global_accuracy"
@@ -22,6 +25,7 @@ Settings are nested as in a run file. `set.algorithm` is of the cell's own metho
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -50,13 +54,34 @@ class Part(Settings):
     method: str | None = None
     set: Table = field(default_factory=dict)
     figure: str | None = None  # of the last round; or `selected.NAME`, `last_ten.NAME`, ...
+    figures: Table = field(default_factory=dict)  # which one stands for another `figure`
     measure: str | None = None  # what is looked at in the finished run, by name
 
     def with_part(self, other: "Part") -> "Part":
         """Both, where what `other` says goes first."""
-        names = [each.name for each in fields(Part) if each.name != "set"]
+        joined = ("set", "setting", "figures")
+        names = [each.name for each in fields(Part) if each.name not in joined]
         said = {name: getattr(other, name) or getattr(self, name) for name in names}
-        return Part(**said, set=merge(self.set, other.set))
+        return Part(
+            **said,
+            setting=_joined(self.setting, other.setting),
+            set=merge(self.set, other.set),
+            figures=merge(self.figures, other.figures),
+        )
+
+    @property
+    def own_figure(self) -> str | None:
+        """The figure that is looked at here."""
+        return None if self.figure is None else self.figures.get(self.figure, self.figure)
+
+
+def _joined(first: str | None, second: str | None) -> str | None:
+    """The second setting, or both where one of them is `+ NAME`."""
+    if first is None or second is None:
+        return second or first
+    if second.startswith("+"):
+        return f"{first} {second}"
+    return f"{second} {first}" if first.startswith("+") else second
 
 
 @dataclass(frozen=True)
@@ -71,12 +96,18 @@ class Item(Part):
     paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # whether the order of rows, or of columns, is compared with the paper's
     order: Literal["rows", "columns"] = "rows"
+    apart: tuple[str, ...] = ()  # rows or columns that have no place in that order, as a ceiling
     percent: bool = True  # whether figures are shares
-    along: Literal["round", "MB"] = "round"  # of curves
+    along: Literal["round", "MB", "seconds"] = "round"  # of curves
     axis: str = ""  # what the columns of a drawing are
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()  # what of it cannot be had, and why
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether there is a table of it; otherwise there are pictures alone."""
+        return any(cell.figure is not None for cell in self.cells().values())
 
     def cells(self) -> dict[tuple[str, str], Part]:
         """Every cell by row and column."""
@@ -91,13 +122,23 @@ class Item(Part):
 
 @dataclass(frozen=True)
 class Setting(Settings):
-    """A federation of the paper: a run file, and what differs from it."""
+    """A federation of the paper: a run file, and what differs from it; or a part of one."""
 
-    file: str
+    file: str | None = None
     set: Table = field(default_factory=dict)
     tiny: Table = field(default_factory=dict)
     small: Table = field(default_factory=dict)
     instead: tuple[str, ...] = ()  # what is other than in the paper, whatever the scale
+
+    def with_setting(self, other: "Setting") -> "Setting":
+        """Both, where what `other` says goes first."""
+        return Setting(
+            other.file or self.file,
+            merge(self.set, other.set),
+            merge(self.tiny, other.tiny),
+            merge(self.small, other.small),
+            (*self.instead, *other.instead),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,28 +150,36 @@ class Paper:
     settings: Mapping[str, Setting]
     items: Mapping[str, Item]
 
-    def setting(self, name: str | None) -> Setting:
-        if name is None or name not in self.settings:
-            raise SettingError(
-                f"{self.folder / FILE_NAME} must have every setting that it names, got "
-                f"{received(name)}{nearest(str(name), self.settings)}"
-            )
-        return self.settings[name]
+    def parts_of(self, setting: str) -> dict[str, Setting]:
+        """The settings that `a + b` names, by name; the later go first where two say the same."""
+        names = [name.strip() for name in setting.split("+")]
+        for name in names:
+            if name not in self.settings:
+                raise SettingError(
+                    f"{self.folder / FILE_NAME} must have every setting that it names, got "
+                    f"{received(name)}{nearest(name, self.settings)}"
+                )
+        return {name: self.settings[name] for name in names}
+
+    def setting(self, name: str) -> Setting:
+        return reduce(Setting.with_setting, self.parts_of(name).values())
 
     def run_file(self, setting: str) -> Path:
-        return self.folder / self.setting(setting).file
-
-    def scaled(self, setting: str, scale: Scale) -> Table:
-        """What a smaller scale than the paper's changes in a setting."""
-        if scale == "paper":
-            return {}
-        return merge(self.scales.get(scale, {}), getattr(self.setting(setting), scale))
+        file = self.setting(setting).file
+        if file is None:
+            raise SettingError(
+                f"{self.folder / FILE_NAME} must name a run file for every setting, got none for "
+                f"{received(setting)}"
+            )
+        return self.folder / file
 
     def table(self, cell: Part, scale: Scale) -> dict[str, Any]:
         """The run file of a cell."""
         setting, method = str(cell.setting), str(cell.method)
-        table = merge(read_table(self.run_file(setting)), self.setting(setting).set)
-        table = merge(table, self.scaled(setting, scale))
+        whole = self.setting(setting)
+        table = merge(read_table(self.run_file(setting)), whole.set)
+        if scale != "paper":
+            table = merge(merge(table, self.scales.get(scale, {})), getattr(whole, scale))
         others = {name: values for name, values in cell.set.items() if name != "algorithm"}
         of_method: Table = cell.set.get("algorithm", {})
         for part in reversed(method_section(table, method).split(".")):
@@ -196,7 +245,7 @@ def _check_item(paper: Paper, name: str, item: Item) -> None:
     for (row, column), cell in item.cells().items():
         if cell.method is None or cell.setting is None:
             raise SettingError(f"{where} must name a setting and a method for {row}, {column}")
-        paper.setting(cell.setting)
+        paper.run_file(cell.setting)
     for row, values in item.paper.items():
         if row not in item.rows or len(values) != len(item.columns):
             raise SettingError(

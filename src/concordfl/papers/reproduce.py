@@ -13,6 +13,7 @@ from ..data.dataset import FileSource
 from ..engine.experiment import ignore
 from ..report.pictures import Panel, Series
 from ..report.side_by_side import Cell, SideBySide
+from ..report.tables import last_ten_of
 from ..runner import Observer
 from ..study import compare, kept_results
 from ..study.cells import Cells, ConfigHasher, cells
@@ -23,6 +24,8 @@ from .entries import CHOICES, Item, Paper, Part, Scale, Table
 from .measures import MEASURES
 
 Place = tuple[str, str]  # row and column
+LAST_TEN = "last_ten"  # evaluated rounds: their mean
+ALONG = {"round": "round", "MB": "MB sent, down and up", "seconds": "seconds"}  # of curves
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def reproduce(
         runs[place] = reached
         found[place] = _cell(_printed(item, *place), reached, item, cell)
     title = f"{paper.name}, {spoken(name)}: {item.about}"
-    table = SideBySide(title, found, item.order)
+    table = SideBySide(title, found, item.order, item.apart)
     panels = _panels(item, wanted, table, runs)
     return Reproduction(paper, name, scale, table, tuple(panels), tuple(work.notes(item)))
 
@@ -124,7 +127,7 @@ class _Work:
     results: dict[tuple[str, ...], list[Any] | None] = field(default_factory=dict)
     settings: dict[str, None] = field(default_factory=dict)  # that were asked for
     parts: dict[str, None] = field(default_factory=dict)  # of data sets that are not whole
-    missing: dict[str, str] = field(default_factory=dict)  # data set of a setting without data
+    missing: dict[str, list[str]] = field(default_factory=dict)  # settings by the data they lack
     lines: list[Line] = field(default_factory=list)
     num_cells: int = 0
     num_absent: int = 0
@@ -150,7 +153,8 @@ class _Work:
             try:
                 form, _ = data.locate()
             except DataError:
-                self.missing[setting] = data.name
+                lacking = self.missing.setdefault(data.name, [])
+                lacking += [setting] if setting not in lacking else []
                 return True
             if form.files != data.forms()[0].files:
                 self.parts.setdefault(f"{data.name}: a part of it is at hand, {form.files[0]}")
@@ -193,18 +197,26 @@ class _Work:
 
     def notes(self, item: Item) -> Iterator[str]:
         """What a reader must know of how the figures came about."""
+        asked = {
+            name: part
+            for setting in self.settings
+            for name, part in self.paper.parts_of(setting).items()
+        }
+        if changed := self.paper.scales.get(self.scale):
+            yield self._scale_sentence(changed)
         by_text: dict[str, list[str]] = {}
-        for setting in self.settings:
-            for text in self.paper.setting(setting).instead:
-                by_text.setdefault(text, []).append(setting)
-            if changed := self.paper.scaled(setting, self.scale):
-                listed = ", ".join(f"{key} = {value}" for key, value in _flat(changed))
-                by_text.setdefault(f"scale {self.scale} has {listed}", []).append(setting)
-        for text, settings in by_text.items():
-            everywhere = len(settings) == len(self.settings)
-            yield text if everywhere else f"{', '.join(settings)}: {text}"
-        for setting, data in self.missing.items():
-            yield f"{setting}: not computed, data set {data} is not at hand"
+        of_scale: dict[str, list[str]] = {}
+        for name, part in asked.items():
+            for text in part.instead:
+                by_text.setdefault(text, []).append(name)
+            if changed := getattr(part, self.scale, None):
+                of_scale.setdefault(self._scale_sentence(changed), []).append(name)
+        for text, names in of_scale.items():
+            yield f"{', '.join(names)}: {text}"
+        for text, names in by_text.items():
+            yield text if len(names) == len(asked) else f"{', '.join(names)}: {text}"
+        for data, settings in self.missing.items():
+            yield f"{', '.join(settings)}: not computed, data set {data} is not at hand"
         yield from self.parts
         yield from item.notes
         yield from (f"left out: {text}" for text in item.left_out)
@@ -212,6 +224,10 @@ class _Work:
             yield f"not computed yet: {self.num_absent} of {self.num_cells} runs"
         if sentence := kept_results.describe_kept(self.lines, self.num_cells):
             yield sentence
+
+    def _scale_sentence(self, changed: Table) -> str:
+        listed = ", ".join(f"{key} = {value}" for key, value in _flat(changed))
+        return f"scale {self.scale} has {listed}"
 
 
 def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -226,27 +242,31 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: Part) -> Cell:
-    values = [_value(each, item, cell) for each in reached]
-    known = tuple(value for value in values if value is not None)
+    figure = cell.own_figure
+    known = tuple(_values(reached, item, figure, cell.measure))
     if cell.measure is not None:
         return Cell(printed, known)
+    spread = None
+    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
+        spread = next(_values(reached, item, f"{figure}_std", None), None)
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
-    return Cell(printed, known, sent, tuple(each["seconds"]["total"] for each in reached))
+    seconds = tuple(each["seconds"]["total"] for each in reached)
+    return Cell(printed, known, sent, seconds, spread)
 
 
-def _value(found: Mapping[str, Any], item: Item, cell: Part) -> float | None:
-    """The figure of a cell: `NAME` of the last round, or `PART.NAME`; of a measure by its name."""
-    if cell.figure is None:
-        return None
-    path = cell.figure.split(".")
-    if cell.measure is None and len(path) == 1:
-        path = ["final", *path]
-    value: Any = found
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(value, int | float):
-        return None
-    return 100 * value if item.percent else float(value)
+def _values(
+    reached: Sequence[Mapping[str, Any]], item: Item, figure: str | None, measured: str | None
+) -> Iterator[float]:
+    """The figure in every run: `NAME` of the last round, `PART.NAME`, or a measure's own."""
+    if figure is None:
+        return
+    path = figure.split(".") if measured or "." in figure else ["final", figure]
+    for found in reached:
+        value: Any = {LAST_TEN: last_ten_of(found)} if path[0] == LAST_TEN else found
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float):
+            yield 100 * value if item.percent else float(value)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -258,31 +278,59 @@ def _panels(
     table: SideBySide,
     runs: Mapping[Place, Sequence[Mapping[str, Any]]],
 ) -> Iterator[Panel]:
-    if item.kind == "pictures":
+    if item.kind == "curves":
+        yield from _curves(item, wanted, table, runs)
+    elif item.kind == "pictures":
+        yield from _curves(item, wanted, table, runs)
         for place, reached in runs.items():
             yield from _titled(reached[0]["panels"], place) if reached else ()
-    elif item.kind == "curves":
-        for column in table.columns:
-            series = [
-                _curve(row, runs[row, column], wanted[row, column].figure or "", item)
-                for row in table.rows
-                if runs[row, column]
-            ]
-            along = "round" if item.along == "round" else "MB sent, down and up"
-            yield _panel("lines", column, along, item, series)
     elif item.kind != "table" and table.is_computed:
-        yield _panel(item.kind, "", item.axis, item, list(_grid_series(table)))
+        yield from _grids(item.kind, item, wanted, table)
+
+
+def _curves(
+    item: Item,
+    wanted: Mapping[Place, Part],
+    table: SideBySide,
+    runs: Mapping[Place, Sequence[Mapping[str, Any]]],
+) -> Iterator[Panel]:
+    """A panel for every column whose runs have a history, which a measure may give too."""
+    for column in table.columns:
+        rows = [row for row in table.rows if any("history" in run for run in runs[row, column])]
+        figures = [wanted[row, column].own_figure or "" for row in rows]
+        series = [
+            _curve(row, runs[row, column], figure, item)
+            for row, figure in zip(rows, figures, strict=True)
+        ]
+        if series:
+            yield _panel("lines", column, ALONG[item.along], figures[0], item, series)
+
+
+def _grids(
+    kind: Literal["lines", "bars"], item: Item, wanted: Mapping[Place, Part], table: SideBySide
+) -> Iterator[Panel]:
+    """A panel for every figure that rows have: the rows over the columns."""
+    by_figure: dict[str, list[str]] = {}
+    for row in table.rows:
+        by_figure.setdefault(wanted[row, table.columns[0]].figure or "", []).append(row)
+    for figure, rows in by_figure.items():
+        series = list(_grid_series(table, rows))
+        yield _panel(kind, "", item.axis, figure, item, series)
 
 
 def _panel(
-    kind: Literal["lines", "bars"], title: str, x_label: str, item: Item, series: list[Series]
+    kind: Literal["lines", "bars"],
+    title: str,
+    x_label: str,
+    figure: str,
+    item: Item,
+    series: list[Series],
 ) -> Panel:
-    figure = (item.figure or "").rpartition(".")[2].replace("_", " ")
     return {
         "kind": kind,
         "title": title,
         "x_label": x_label,
-        "y_label": figure + " in percent" * item.percent,
+        "y_label": figure.rpartition(".")[2].replace("_", " ") + " in percent" * item.percent,
         "series": series,
     }
 
@@ -294,9 +342,9 @@ def _titled(panels: Sequence[Panel], place: Place) -> Iterator[Panel]:
         yield {**panel, "title": title}
 
 
-def _grid_series(table: SideBySide) -> Iterator[Series]:
-    """Every row over the columns, and the paper's numbers beside ours."""
-    for row in table.rows:
+def _grid_series(table: SideBySide, rows: Sequence[str]) -> Iterator[Series]:
+    """Rows over the columns, and the paper's numbers beside ours."""
+    for row in rows:
         cells = [table.cells[row, column] for column in table.columns]
         for who, values in (
             ("here", [cell.mean for cell in cells]),
@@ -311,9 +359,9 @@ def _curve(row: str, runs: Sequence[Mapping[str, Any]], figure: str, item: Item)
     by_round: dict[int, list[tuple[float, float]]] = {}
     for one in (one for run in runs for one in run["history"] or ()):
         value = one.get(figure)
-        if value is not None:
+        if value is not None and (item.along == "MB" or item.along in one):
             sent = (one["bytes"]["down"] + one["bytes"]["up"]) / 1e6
-            along = one["round"] if item.along == "round" else sent
+            along = sent if item.along == "MB" else one[item.along]
             unit = 100 if item.percent else 1
             by_round.setdefault(one["round"], []).append((along, unit * value))
     several = [by_round[round] for round in sorted(by_round)]
@@ -349,8 +397,7 @@ def kept_runs(paper: Paper, name: str, scale: Scale) -> KeptRuns:
     for cell in item.cells().values():
         work.look(cell, "")
     seconds = [line["figures"].get("seconds", {}).get("total", 0.0) for line in work.lines]
-    missing = tuple(dict.fromkeys(work.missing.values()))
-    return KeptRuns(len(work.lines), work.num_cells, sum(seconds), missing)
+    return KeptRuns(len(work.lines), work.num_cells, sum(seconds), tuple(work.missing))
 
 
 def no_display(_title: str) -> AbstractContextManager[Observer]:

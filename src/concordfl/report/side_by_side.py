@@ -24,11 +24,12 @@ class Cell(NamedTuple):
     ours: tuple[float, ...] = ()
     sent: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
+    spread: float | None = None  # where it is not that of the seeds
 
     @property
     def paper_value(self) -> float | None:
-        """The first number of the paper's text."""
-        number = re.search(r"-?\d+(\.\d+)?", self.paper)
+        """The first number of the paper's text; commas part thousands."""
+        number = re.search(r"-?\d+(\.\d+)?", self.paper.replace(",", ""))
         return float(number.group()) if number else None
 
     @property
@@ -37,11 +38,11 @@ class Cell(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Ours: the mean, with ± standard deviation where there are several seeds."""
+        """Ours: the mean, with ± standard deviation where it is known."""
         if self.mean is None:
             return ABSENT
-        spread = f" ± {_number(statistics.stdev(self.ours))}" if len(self.ours) > 1 else ""
-        return f"{_number(self.mean)}{spread}"
+        spread = statistics.stdev(self.ours) if len(self.ours) > 1 else self.spread
+        return _number(self.mean) + ("" if spread is None else f" ± {_number(spread)}")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class SideBySide:
     title: str
     cells: Mapping[tuple[str, str], Cell]
     methods_are: Literal["rows", "columns"] = "rows"
+    apart: tuple[str, ...] = ()  # methods that have no place in the order
 
     @property
     def rows(self) -> list[str]:
@@ -81,7 +83,9 @@ class SideBySide:
         for line in lines:
             both = [
                 (cell.paper_value, cell.mean)
-                for cell in (self._cell(method, line) for method in methods)
+                for cell in (
+                    self._cell(method, line) for method in methods if method not in self.apart
+                )
                 if cell.paper_value is not None and cell.mean is not None
             ]
             value = _rank_correlation(both) if len(both) >= FEWEST_RANKS else None
@@ -139,13 +143,16 @@ class SideBySide:
             yield f"| {' | '.join(line)} |"
 
     def _lines(self, between: str) -> Iterator[list[str]]:
-        """Ours and, `between` them a break, the paper's; bytes and seconds beside the methods."""
-        beside = self.methods_are == "rows"
+        """Ours and, `between` them a break, the paper's; bytes and seconds beside the methods,
+        where they are known.
+        """
+        known = any(cell.sent for cell in self.cells.values())
+        beside = known and self.methods_are == "rows"
         yield ["", *self.columns, *(["sent", "time"] if beside else [])]
         for row in self.rows:
             parts = [_both(self.cells[row, column], between) for column in self.columns]
             yield [row, *parts, *(self.costs(row) if beside else ())]
-        if not beside:
+        if known and not beside:
             costs = [self.costs(column) for column in self.columns]
             yield ["sent", *(sent for sent, _ in costs)]
             yield ["time", *(seconds for _, seconds in costs)]
@@ -190,4 +197,6 @@ def _rank_correlation(pairs: list[tuple[float, float]]) -> float | None:
 
 
 def _number(value: float) -> str:
+    if value.is_integer() and abs(value) >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"

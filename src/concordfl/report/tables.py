@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics import METRICS, criterion_in
+from ..metrics import METRICS, criterion_in, last_ten
 from . import verdict
 
 Summary = Mapping[str, Any]
@@ -52,10 +52,16 @@ def run_table(summary: Summary) -> Table:
 
 
 def comparison_parts(
-    title: str, runs: Mapping[str, Sequence[Summary]], *, over_clients: bool = False
+    title: str,
+    runs: Mapping[str, Sequence[Summary]],
+    *,
+    over_clients: bool = False,
+    over_last_ten: bool = False,
 ) -> Iterator[Table | str]:
     """All that a comparison shows: tables, and then lines of text; the last one is the verdict."""
     yield over_clients_table(title, runs) if over_clients else comparison_table(title, runs)
+    if over_last_ten:
+        yield last_ten_table(runs)
     for table in (selected_table(runs), for_whom_table(runs)):
         if table is not None:
             yield table
@@ -234,7 +240,7 @@ def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Tab
             table.add_row(
                 clients,
                 plain(method),
-                *(_over_clients(finals, scope, metric) for metric in metrics),
+                *(_with_deviation(finals, f"{scope}_{name}", name) for name in metrics),
             )
         table.add_section()
     return table
@@ -250,15 +256,45 @@ def _spread_metrics(runs: Mapping[str, Sequence[Summary]]) -> list[str]:
     ]
 
 
-def _over_clients(finals: Sequence[Summary], scope: str, metric: str) -> str:
-    """The mean over seeds of the mean and of the standard deviation over clients."""
-    name = f"{scope}_{metric}"
-    means = [final[name] for final in finals if final.get(name) is not None]
+def _with_deviation(runs: Sequence[Mapping[str, Any]], name: str, metric: str) -> str:
+    """The means over seeds of a figure and of its standard deviation."""
+    means = [run[name] for run in runs if run.get(name) is not None]
     if not means:
         return ABSENT
-    deviations = [value for final in finals if (value := final.get(f"{name}_std")) is not None]
+    deviations = [value for run in runs if (value := run.get(f"{name}_std")) is not None]
     deviation = figure(metric, statistics.mean(deviations)) if deviations else ABSENT
     return f"{figure(metric, statistics.mean(means))} ± {deviation}"
+
+
+def last_ten_table(runs: Mapping[str, Sequence[Summary]]) -> Table:
+    """Several methods: the criterion of participants and of newcomers, mean ± standard deviation
+    over the last ten evaluated rounds; of several seeds, the means of both.
+    """
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    unit = " in percent" * METRICS[criterion].is_share
+    table = _titled_table(f"{METRICS[criterion].title}{unit}, ± over the last ten evaluated rounds")
+    for name in ("method", "test", "newcomers", "rounds"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "method" else "right")
+    for method, summaries in runs.items():
+        found = [last for summary in summaries if (last := last_ten_of(summary)) is not None]
+        rounds = {f"{last['first_round']} to {last['last_round']}": None for last in found}
+        table.add_row(
+            plain(method),
+            _with_deviation(found, f"local_{criterion}", criterion),
+            _with_deviation(found, f"global_{criterion}", criterion),
+            ", ".join(rounds) or "fewer than ten",
+        )
+    return table
+
+
+def last_ten_of(summary: Summary) -> dict[str, float] | None:
+    """Of a run in a comparison; from its history where it was kept without. None where that is
+    short, or was not kept.
+    """
+    if "last_ten" in summary:
+        found: dict[str, float] | None = summary["last_ten"]
+        return found
+    return last_ten(summary.get("history") or [])
 
 
 def _titled_table(title: str) -> Table:
