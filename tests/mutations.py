@@ -910,7 +910,9 @@ TYPED = (
     "a=b", "=", '"\\u0000"', "x" * 5000, "[1, 'a']", "'''", "#", "auto", "fedavg", "mlp", "digits",
     "/dev/zero", "../..", "natural", "cuda", "[1, 1, 1, 1, 1, 1, 1, 1]", "1e5", "4.0",
 )  # fmt: skip
-LOCAL_DATA = ("digits", "synthetic-mixture", "two-gaussians", "folder", "table")
+LOCAL_DATA = (
+    "digits", "synthetic-mixture", "three-datasets", "two-gaussians", "folder", "table",
+)  # fmt: skip
 QUICK_MODELS = ("linear", "mlp", "mlp", "mlp", "cnn", "lenet", "femnist_cnn")
 
 

@@ -16,10 +16,15 @@ PRINTED = {
         *(f"table-{number}" for number in range(1, 15)),
         *(f"figure-{number}" for number in (1, *range(3, 17))),
     ],
+    "fedconceptem": [
+        *(f"table-{number}" for number in range(1, 6)),
+        *(f"figure-{number}" for number in (2, 3, "5a", "5b", *range(6, 13))),
+    ],
 }
 # Of every paper some that differ in kind, and are quick.
 SAMPLE = {
     "fedconcat": ["table-8"],
+    "fedconceptem": ["figure-2", "figure-3", "figure-7", "figure-9"],
 }
 
 

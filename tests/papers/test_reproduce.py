@@ -245,6 +245,79 @@ def test_the_last_ten_rounds(paper):
     assert found.text == f"{found.ours[0]:.1f} ± {found.spread:.1f}"
 
 
+def test_a_row_may_look_at_another_figure_than_its_column_names(folder):
+    """Of a method for which the paper reports something else under the same head."""
+    file = folder / "fedconcat" / FILE_NAME
+    file.write_text(
+        ENTRIES
+        + """
+[item.table-5]
+about = "two scopes"
+setting = "digits"
+percent = false
+rows."FedAvg" = { method = "fedavg" }
+rows."other" = { method = "fedavg", figures.global_accuracy = "global_f1" }
+columns."local" = { figure = "local_accuracy" }
+columns."global" = { figure = "global_accuracy" }
+"""
+    )
+    found = compute(papers.read_paper("fedconcat", folder), "table-5")
+    (summary,) = folder.parent.glob("runs/*/*/summary.json")  # one run for all
+    final = json.loads(summary.read_text())["final"]
+    assert final["global_f1"] != final["global_accuracy"]
+    assert {place: cell.ours for place, cell in found.table.cells.items()} == {
+        ("FedAvg", "local"): (final["local_accuracy"],),
+        ("FedAvg", "global"): (final["global_accuracy"],),
+        ("other", "local"): (final["local_accuracy"],),
+        ("other", "global"): (final["global_f1"],),
+    }
+    assert found.item.has_figures  # although the item itself names none
+
+
+def test_figures_have_a_panel_each(folder):
+    file = folder / "fedconcat" / FILE_NAME
+    file.write_text(
+        ENTRIES
+        + """
+[item.figure-6]
+about = "by the rate"
+kind = "lines"
+setting = "digits"
+method = "fedavg"
+axis = "rate"
+rows."local" = { figure = "local_accuracy" }
+rows."global" = { figure = "global_accuracy" }
+columns."0.1" = { set.training.lr = 0.1 }
+columns."0.2" = { set.training.lr = 0.2 }
+"""
+    )
+    found = compute(papers.read_paper("fedconcat", folder), "figure-6")
+    assert [panel["y_label"] for panel in found.panels] == [
+        "local accuracy in percent",
+        "global accuracy in percent",
+    ]
+    for panel, row in zip(found.panels, ("local", "global"), strict=True):
+        (series,) = panel["series"]
+        assert series["x"] == ["0.1", "0.2"]
+        assert series["y"] == [found.table.cells[row, column].mean for column in ("0.1", "0.2")]
+
+
+def test_pictures_may_have_curves_before_them(paper, monkeypatch):
+    history = [
+        {"round": round, "global_accuracy": round / 10, "bytes": {"down": 1, "up": 1}}
+        for round in (1, 2)
+    ]
+    picture = {"kind": "bars", "title": "", "x_label": "", "y_label": "", "series": []}
+    found = {"panels": [picture], "history": history, "global_accuracy": 0.2}
+    monkeypatch.setitem(measures.MEASURES, "sizes", lambda finished: found)
+    item = replace(paper.items["figure-4b"], figure="global_accuracy")
+    changed = replace(paper, items={"figure-4b": item})
+    shown = compute(changed, "figure-4b")
+    assert [panel["kind"] for panel in shown.panels] == ["lines", "bars"]
+    assert shown.panels[0]["series"] == [{"name": "FedAvg", "x": [1, 2], "y": [10, 20]}]
+    assert shown.table.cells["FedAvg", ""].ours == (20,)
+
+
 @pytest.mark.parametrize("kind", ["lines", "bars", "points", "histogram", "heatmap"])
 def test_every_kind_of_picture_is_drawn(kind):
     edges = [0.0, 1.0, 2.0, 3.0] if kind == "histogram" else [0.0, 1.0, 2.0]

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..algorithms import ALGORITHMS
+from ..by_name import registered
 from ..core import SettingError
 from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
@@ -22,6 +23,9 @@ SetOption = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[
     str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
@@ -88,6 +92,7 @@ def known_names(algorithms: str) -> list[str]:
 
 
 def known_name(name: str, option: str) -> str:
+    name = registered(name)
     if names_own_code(name):
         check_name(name, option)
     elif name not in ALGORITHMS:

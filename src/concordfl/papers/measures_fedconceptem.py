@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..algorithms.fedconceptem import FedConceptEMMessage, log_prior, prior_of
 from ..core import Client, ClientId, Examples, Key
 from ..deploy.finished import FinishedRun
 from ..deploy.kept import InFolder
@@ -138,11 +137,12 @@ def _mean_weights(
 
 def _responsibilities(finished: FinishedRun, client: Client, own: Weights) -> Tensor:
     """(N, K) of a participant's examples under the last models: (3), or with a prior (10)."""
-    message = finished.algorithm.message(finished.progress.server, client.id)
-    has_prior = isinstance(message, FedConceptEMMessage)
-    models: mixture.Models = message.models if has_prior else message
+    message: Any = finished.algorithm.message(finished.progress.server, client.id)
+    models: mixture.Models = getattr(message, "models", message)  # FedEM's message is its models
     omega = torch.tensor([own[str(model)] for model in models], dtype=torch.float64)
-    prior = prior_of(client, message) if has_prior else 0.0
+    prior: Tensor | float = 0.0
+    if hasattr(message, "log_prior"):
+        prior = torch.stack([message.log_prior[k][client.examples.y] for k in models], dim=1)
     return mixture.responsibilities(client.losses_each(models), omega, prior)
 
 
@@ -232,14 +232,13 @@ def em_on_tables(datasets: Sequence[Examples], key: Key, *, divides_by_label: bo
         table = torch.full(size, TINY_WEIGHT, dtype=torch.float64)
         for model in range(TOY_MODELS):
             table[model].index_put_((x, y), gamma[:, model], accumulate=True)
+        joint = table / table.sum((1, 2), keepdim=True)
         conditional = table / table.sum(2, keepdim=True)
-        if divides_by_label:
-            prior = torch.stack([log_prior(labels)[y] for labels in table.sum(1)], dim=1)
-            losses = -conditional[:, x, y].T.log()
+        if divides_by_label:  # (7)
+            likelihood = conditional[:, x, y] / joint.sum(1)[:, y]
         else:
-            prior = torch.zeros(())
-            losses = -(table / table.sum((1, 2), keepdim=True))[:, x, y].T.log()
-        gamma = mixture.responsibilities(losses, omega[-1][owner], prior)
+            likelihood = joint[:, x, y]
+        gamma = mixture.responsibilities(-likelihood.T.log(), omega[-1][owner])
         omega.append(torch.stack([gamma[owner == each].mean(0) for each in range(len(datasets))]))
     of_examples = conditional[:, x, y].T
     found = torch.stack([of_examples[owner == each].min(0).values for each in range(len(datasets))])

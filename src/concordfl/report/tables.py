@@ -36,6 +36,9 @@ def run_table(summary: Summary) -> Table:
         "  on validation": f"validation_{criterion}",
         f"newcomers: {title}": f"global_{criterion}",
     }
+    averaged = f"global_averaged_{criterion}"
+    if averaged in summary["final"]:
+        rows["  with participants' models averaged"] = averaged
     for name, key in rows.items():
         shown = (figure(criterion, figures.get(key)) for figures in chosen.values())
         table.add_row(name, *shown)
@@ -59,14 +62,31 @@ def comparison_parts(
     yield over_clients_table(title, runs) if over_clients else comparison_table(title, runs)
     if over_last_ten:
         yield last_ten_table(runs)
-    for_whom = for_whom_table(runs)
-    if for_whom is not None:
-        yield for_whom
+    for table in (selected_table(runs), for_whom_table(runs)):
+        if table is not None:
+            yield table
+    yield from _averaged_lines(runs)
     yield from _early_lines(runs)
     yield from warning_lines(verdict.warnings(runs))
     conclusion = verdict.verdict(runs)
     if conclusion is not None:
         yield conclusion
+
+
+def _averaged_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
+    """What the mean of the participants' own models does for newcomers, where there are any."""
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    name = f"global_averaged_{criterion}"
+    shown = {
+        row: spread((one["final"].get(name) for one in each), criterion)
+        for row, each in runs.items()
+    }
+    parts = [f"{row} {text}" for row, text in shown.items() if text != ABSENT]
+    if parts:
+        whose = (
+            f"Newcomers' {METRICS[criterion].title} with the mean of the participants' own models"
+        )
+        yield f"{whose}: {', '.join(parts)}"
 
 
 def _early_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
@@ -114,6 +134,39 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
             ),
             size(statistics.mean(sent)),
             f"{statistics.mean(seconds):.1f} s",
+        )
+    return table
+
+
+def selected_table(runs: Mapping[str, Sequence[Summary]]) -> Table | None:
+    """The figures of the rounds that were best on validation or training data, as `run.select_on`
+    says; None where every run's was its last, which the comparison shows already.
+    """
+    summaries = [summary for row in runs.values() for summary in row]
+    chosen = [summary for summary in summaries if summary["selected"] is not None]
+    if all(summary["selected"]["round"] == summary["final"]["round"] for summary in chosen):
+        return None
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    selected_on = " or ".join(sorted({summary["selected_on"] for summary in chosen}))
+    unit = " in percent" * METRICS[criterion].is_share
+    title = f"At the round that was best on {selected_on} data, {METRICS[criterion].title}{unit}"
+    table = _titled_table(title)
+    table.add_column("method", no_wrap=True)
+    columns = {"test": f"local_{criterion}", "newcomers": f"global_{criterion}"}
+    averaged = f"global_averaged_{criterion}"
+    if any(summary["selected"].get(averaged) is not None for summary in chosen):
+        columns["newcomers, models averaged"] = averaged
+    for name in ("round", *columns):
+        table.add_column(name, justify="right", overflow="fold")
+    for method, row in runs.items():
+        rounds = [summary["selected"] for summary in row if summary["selected"] is not None]
+        table.add_row(
+            plain(method),
+            ", ".join(str(figures["round"]) for figures in rounds) or ABSENT,
+            *(
+                spread((figures.get(key) for figures in rounds), criterion)
+                for key in columns.values()
+            ),
         )
     return table
 
@@ -235,7 +288,12 @@ def last_ten_table(runs: Mapping[str, Sequence[Summary]]) -> Table:
 
 
 def last_ten_of(summary: Summary) -> dict[str, float] | None:
-    """From the history of a comparison's run; None where that is short, or was not kept."""
+    """Of a run in a comparison; from its history where it was kept without. None where that is
+    short, or was not kept.
+    """
+    if "last_ten" in summary:
+        found: dict[str, float] | None = summary["last_ten"]
+        return found
     return last_ten(summary.get("history") or [])
 
 
