@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from concordfl.config import Config
@@ -35,14 +34,6 @@ def finished(tmp_path_factory):
     return finish(tmp_path_factory.mktemp("measures") / "run")
 
 
-def test_the_local_models_are_those_of_the_run(finished):
-    clients = measures._clients(finished)
-    models = measures._local_models(finished, clients)
-    average = measures._mean(models, clients)
-    for name, value in finished.progress.server.items():
-        assert torch.allclose(average[name], value, atol=1e-6)
-
-
 def test_averaging_changes_nothing_that_was_not_trained(tmp_path):
     still = {"lr": 1e-12, "batch_size": 16, "epochs": 2}
     finished = finish(tmp_path / "run", training=still, run={**TWO_CLIENTS["run"], "rounds": 2})
@@ -62,17 +53,19 @@ def test_averaging_changes_nothing_that_was_not_trained(tmp_path):
     ]
 
 
-def test_representations_are_points_of_every_class(finished):
-    panels = measures.local_representations(finished)["panels"]
-    assert [panel["title"] for panel in panels] == [
+def test_representations_are_points_of_every_class(finished, tmp_path):
+    (panel,) = measures.representation(finished)["panels"]
+    assert [series["name"] for series in panel["series"]] == ["0", "1", "2", "9"]
+    shown = sum(len(series["x"]) for series in panel["series"])
+    federation = finished.federation()
+    test = federation.splits(federation.held_out[0]).test
+    assert shown == min(len(test), measures.MAX_POINTS)
+    panels = measures.local_representations(finish(tmp_path / "run", algorithm={"name": "local"}))
+    assert [panel["title"] for panel in panels["panels"]] == [
         "both encoders",
         "first encoder",
         "second encoder",
     ]
-    (panel,) = measures.representation(finished)["panels"]
-    assert [series["name"] for series in panel["series"]] == ["0", "1", "2", "9"]
-    shown = sum(len(series["x"]) for series in panel["series"])
-    assert shown == min(len(measures._test(finished)), measures.MAX_POINTS)
 
 
 def test_a_data_set_counts_without_limit(finished):

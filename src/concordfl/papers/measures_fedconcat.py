@@ -4,7 +4,7 @@ models of different classes, how encoders place images, and how large data sets 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -70,9 +70,8 @@ def averaging(finished: FinishedRun) -> dict[str, Any]:
 
 
 def local_representations(finished: FinishedRun) -> dict[str, Any]:
-    """Figure 5: test images by the clients' encoders side by side, and by each."""
-    clients = _clients(finished)
-    first, second = _local_models(finished, clients)
+    """Figure 5: test images by the encoders of two clients of `local` side by side, and by each."""
+    first, second = (cast(Params, finished.kept.state(id)) for id in finished.kept.participants)
     found = {
         "both encoders": _representation(finished, [first, second]),
         "first encoder": _representation(finished, [first]),
@@ -92,12 +91,6 @@ def representation(finished: FinishedRun) -> dict[str, Any]:
 def _clients(finished: FinishedRun) -> list[Client]:
     federation = finished.federation()
     return [finished.client(id, federation.splits(id).train) for id in federation.participants]
-
-
-def _local_models(finished: FinishedRun, clients: Sequence[Client]) -> list[Params]:
-    """What the clients of a run of one round have trained."""
-    start = finished.model.init(finished.settings.run.seed)
-    return [client.fit(start) for client in clients]
 
 
 def _mean(models: Sequence[Params], clients: Sequence[Client]) -> Params:
