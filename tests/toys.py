@@ -90,6 +90,12 @@ def all_methods() -> dict[str, Algorithm]:
     return methods | {"cfl": ALGORITHMS["cfl"](warm_up=0, stopped=100.0, pulling=0.001)}
 
 
+def other_readings() -> dict[str, Algorithm]:
+    """Methods with settings under which another network is trained and clients keep more."""
+    settings = {"projection": "through", "projection_layers": 1, "moving_averages": "kept"}
+    return {f"{name}-through": ALGORITHMS[name](**settings) for name in ("fedvc", "fedvc-sg")}
+
+
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
     build = make_builder(name, data.input_shape, data.num_classes, options)
     return Model(build, partial(algorithm.network, num_classes=data.num_classes))

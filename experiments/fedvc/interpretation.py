@@ -1,14 +1,17 @@
 """Do clients' preferences tell their true groups? Figures 7 and 8 of the FedVC paper, in numbers.
 
-    python experiments/fedvc/interpretation.py [--set SECTION.KEY=VALUE ...] [--keep] [--fresh]
+    python experiments/fedvc/interpretation.py [--algorithms NAMES] [--seeds N]
+        [--set SECTION.KEY=VALUE ...] [--keep] [--fresh]
 
 Trains FedVC, FedVC-sg and FedAvg (in runs/) and prints how well the clients fall into their true
-groups, by FedVC's preferences p and by FedAvg's mean features, and how well single samples do, by
-FedVC's estimates p̂ and by FedAvg's features. Silhouette and ARI are 1 where groups lie apart;
-chance has an ARI of 0. Figures that are kept beside the run files are not computed again, unless
-with --fresh; --keep adds to them.
+groups, by FedVC's preferences p, by their weights v of the concepts, and by FedAvg's mean features;
+and how well single samples do, by FedVC's estimates p̂ and by FedAvg's features. Silhouette and ARI
+are 1 where groups lie apart; chance has an ARI of 0. Of several seeds it prints mean ± standard
+deviation. Figures that are kept beside the run files are not computed again, unless with --fresh;
+--keep adds to them.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,15 @@ from rich.table import Table
 
 from concordfl import config as configuration
 from concordfl.algorithms import FedAvg
-from concordfl.cli import FreshOption, KeepOption, SetOption, script
+from concordfl.cli import (
+    AlgorithmsOption,
+    FreshOption,
+    KeepOption,
+    SeedsOption,
+    SetOption,
+    script,
+)
+from concordfl.cli.options import known_names
 from concordfl.deploy.finished import FinishedRun
 from concordfl.engine.records import RunFolder
 from concordfl.metrics import separation
@@ -25,12 +36,16 @@ from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
-METHODS = ("fedvc", "fedvc-sg", "fedavg")
 SAMPLES_PER_CLIENT = 20
-Separations = dict[str, dict[str, float]]  # of clients and of samples: silhouette and ARI
+# of clients, by p or mean features and by v, and of samples: silhouette and ARI
+Separations = dict[str, dict[str, float]]
+Points = dict[str, dict[str, np.ndarray]]  # (N, D) of every participant, by column
+COLUMNS = {"clients": "clients", "weights": "by v", "samples": "samples"}
 
 
 def main(
+    algorithms: AlgorithmsOption = "fedvc,fedvc-sg,fedavg",
+    seeds: SeedsOption = 1,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     keep: KeepOption = False,
     fresh: FreshOption = False,
@@ -40,19 +55,21 @@ def main(
     )
     table.add_column("run file")
     table.add_column("method")
-    for column in ("clients: silhouette", "ARI", "samples: silhouette", "ARI"):
-        table.add_column(column, justify="right")
+    for title in COLUMNS.values():
+        table.add_column(f"{title}: silhouette", justify="right")
+        table.add_column("ARI", justify="right")
     notes: list[str] = []
     for name in ("mnist_target", "digits_feature"):
         file = HERE / f"{name}.toml"
         given = configuration.override(configuration.read_table(file), set)
-        compared = cells(given, METHODS, [0])
+        methods = known_names(algorithms)
+        compared = cells(given, methods, range(seeds))
         measured = measure(
             compared, file, "interpretation", Separations, _separations, keep=keep, fresh=fresh
         )
-        for (method, _), found in measured.figures.items():
-            figures = [value for level in found.values() for value in level.values()]
-            table.add_row(name, method, *(f"{100 * value:.1f}" for value in figures))
+        for method in methods:
+            found = [measured.figures[method, seed] for seed in range(seeds)]
+            table.add_row(name, method, *_row(found))
         notes += [f"{name}: {note}" for note in measured.notes]
     console = Console(width=120)
     console.print(table)
@@ -60,30 +77,40 @@ def main(
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
+def _row(found: list[Separations]) -> Iterator[str]:
+    """Silhouette and ARI of every column, over the seeds; empty where a method has none."""
+    for column in COLUMNS:
+        for figure in ("silhouette", "ari"):
+            values = [100 * each[column][figure] for each in found if column in each]
+            spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+            yield f"{np.mean(values):.1f}{spread}" if values else ""
+
+
 def _separations(finished: FinishedRun) -> Separations:
     look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
-    clients, samples = look(finished)
-    recorded = RunFolder.open(finished.path).read_federation() or {"clients": []}
+    recorded = RunFolder.open(finished.kept.path).read_federation() or {"clients": []}
     groups = {client["id"]: client["groups"].get("partition") for client in recorded["clients"]}
-    of_samples = [groups[id] for id in samples for _ in samples[id]]
-    return {
-        "clients": separation(
-            np.stack(list(clients.values())), [groups[id] for id in clients]
-        )._asdict(),
-        "samples": separation(np.concatenate(list(samples.values())), of_samples)._asdict(),
-    }
+    found = {}
+    for column, points in look(finished).items():
+        truth = [groups[id] for id, own in points.items() for _ in own]
+        found[column] = separation(np.concatenate(list(points.values())), truth)._asdict()
+    return found
 
 
-def _preferences(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """p of every participant and p̂ of some of its samples, from the run's folder."""
-    rows = RunFolder.open(finished.path).read_client_rows(finished.summary["rounds"])
+def _preferences(finished: FinishedRun) -> Points:
+    """p and v of every participant and p̂ of some of its samples, from the run's folder."""
+    rows = RunFolder.open(finished.kept.path).read_client_rows(finished.summary["rounds"])
     participants = {id: row for id, row in rows.items() if not row["new"]}
-    return {id: np.array(row["preference"]) for id, row in participants.items()}, {
-        id: np.array(row["estimates"])[:SAMPLES_PER_CLIENT] for id, row in participants.items()
+    return {
+        "clients": {id: np.array([row["preference"]]) for id, row in participants.items()},
+        "weights": {id: np.array([row["weights"]]) for id, row in participants.items()},
+        "samples": {
+            id: np.array(row["estimates"])[:SAMPLES_PER_CLIENT] for id, row in participants.items()
+        },
     }
 
 
-def _features(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _features(finished: FinishedRun) -> Points:
     """The mean of every participant's features under the global model, and those of some of its
     samples.
     """
@@ -94,8 +121,9 @@ def _features(finished: FinishedRun) -> tuple[dict[str, np.ndarray], dict[str, n
         features[id] = client.over(
             None, lambda inputs: finished.model.features(params, inputs)
         ).numpy()
-    return {id: each.mean(0) for id, each in features.items()}, {
-        id: each[:SAMPLES_PER_CLIENT] for id, each in features.items()
+    return {
+        "clients": {id: each.mean(0, keepdims=True) for id, each in features.items()},
+        "samples": {id: each[:SAMPLES_PER_CLIENT] for id, each in features.items()},
     }
 
 

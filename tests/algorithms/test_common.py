@@ -20,7 +20,7 @@ from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
 
-METHODS: dict[str, Algorithm] = toys.all_methods() | {"toy": toys.Toy()}
+METHODS: dict[str, Algorithm] = toys.all_methods() | toys.other_readings() | {"toy": toys.Toy()}
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0, noise_seed=0)
 
 

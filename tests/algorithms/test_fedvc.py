@@ -2,6 +2,8 @@
 groups apart.
 """
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 import torch
@@ -27,14 +29,65 @@ def finished(method, data=None, rounds=4, training=toys.TRAINING):
     return made, made.run(made.start())
 
 
-@pytest.mark.parametrize("method", [FedVC(weight=0.0), FedVCsg(weight=0.0)])
-def test_without_the_preference_loss_it_is_fedavg_to_the_bit(method):
-    made, ours = finished(method)
+@dataclass(frozen=True)
+class FedAvgProjected(FedAvg):
+    """FedAvg on the network in which the classifier stands on the projection."""
+
+    layers: int = 1
+
+    def network(self, module, num_classes):
+        method = FedVC(projection="through", projection_layers=self.layers)
+        return method.network(module, num_classes)
+
+
+@pytest.mark.parametrize("averages", ["restarted", "kept"])
+@pytest.mark.parametrize("kind", [FedVC, FedVCsg])
+def test_without_the_preference_loss_it_is_fedavg_to_the_bit(kind, averages):
+    made, ours = finished(kind(projection="beside", weight=0.0, moving_averages=averages))
     _, theirs = finished(FedAvg())
     assert tree.equal(tree.subset(ours.server, theirs.server), theirs.server)
     assert set(ours.server) - set(theirs.server) == {
         name for name in made.setup.model.names if name.startswith(("projection", "concepts"))
     }
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [FedVC, FedVCsg])
+def test_with_the_classifier_on_the_projection_it_is_fedavg_on_that_network(kind, layers):
+    _, ours = finished(kind(projection="through", projection_layers=layers, weight=0.0))
+    _, theirs = finished(FedAvgProjected(layers=layers))
+    shared = set(theirs.server) - {"concepts"}
+    assert tree.equal(tree.subset(ours.server, shared), tree.subset(theirs.server, shared))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("projection", ["through", "beside"])
+def test_what_the_classifier_reads(projection, layers):
+    """By hand: the head's weights times ẑ, or times the encoder's features; and ẑ itself."""
+    data = toys.federation(clients=1)
+    method = FedVC(concept_dim=4, projection=projection, projection_layers=layers)
+    model = toys.model_for(method, data)
+    params, x = model.init(3), data.splits("client-0").train.inputs()
+    values = {name: value.double().numpy() for name, value in params.items()}
+
+    def linear(name, inputs):
+        return inputs @ values[f"{name}.weight"].T + values[f"{name}.bias"]
+
+    features = model.features(params, x).double().numpy()
+    z = linear("projection.0", features)
+    if layers == 2:
+        z = linear("projection.2", np.maximum(z, 0))
+    expected = linear("head", z if projection == "through" else features)
+    client = toys.client(data.splits("client-0").train, model)
+    assert np.allclose(method._project(client, params, x).numpy(), z, atol=1e-5)
+    assert np.allclose(model.logits(params, x).numpy(), expected, atol=1e-5)
+    batch = Batch(x, client.examples.y, None, torch.arange(client.size))
+    v = torch.full((10,), 0.1)
+    plain = replace(method, weight=0.0)
+    losses, _, _ = plain._losses(
+        client, v, params["concepts"], params["concepts"][0], params, batch
+    )
+    assert torch.allclose(losses, client.losses(params), atol=1e-5)
 
 
 def test_the_pass_is_the_e_step_of_a_gaussian_mixture():
@@ -60,7 +113,7 @@ def test_concepts_are_the_means_of_what_expresses_them():
     mass, total = torch.zeros(4), torch.zeros(4, 3)
     for id in data.participants:
         client = toys.client(data.splits(id).train, made.setup.model)
-        z = method._project(client, start, client.examples)
+        z = method._project(client, start, client.examples.inputs())
         s = expressed(z, start["concepts"], torch.full((4,), 0.25), 0.1)
         v = s.mean(0)
         again = expressed(
@@ -94,6 +147,41 @@ def test_smoothing_keeps_a_part_of_the_old_average():
         kept, placed = 0.2 * kept + 0.8 * s.sum(0), 0.2 * placed + 0.8 * s.T @ z
     assert torch.allclose(sums["s"], kept, atol=1e-3)
     assert torch.allclose(sums["c"], placed, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [FedVC, FedVCsg])
+def test_kept_averages_go_on_from_round_to_round(kind):
+    """Two rounds by hand in numpy: the pass goes through (6), (8) and (9) batch by batch, training
+    through (6) to (8), and the second round begins where the first has ended. A rate of almost 0
+    keeps the network in its place.
+    """
+    data = toys.federation(clients=1, examples=16)
+    training = Training(lr=1e-9, batch_size=8, momentum=0.0, epochs=2)
+    method = kind(num_concepts=3, concept_dim=2, smoothing=0.3, moving_averages="kept")
+    model = toys.model_for(method, data)
+    client = toys.client(data.splits("client-0").train, model, training)
+    server = model.init(0)
+    concepts = server["concepts"].double().numpy()
+    v, total, placed, count = np.full(3, 1 / 3), np.zeros(3), np.zeros((3, 2)), 0.0
+    state = method.init_client(client, server)
+    for _ in range(2):
+        state, reply = method.train(client, state, server)
+        passes = [("preference", 1)] + [("fit", 2)] * (kind is FedVC)
+        for purpose, epochs in passes:
+            for batch in client.fold(
+                lambda seen, batch: [*seen, batch], [], epochs=epochs, purpose=purpose
+            ):
+                z = method._project(client, server, batch.x).double().numpy()
+                s = v * np.exp(-0.1 * ((z[:, None] - concepts) ** 2).sum(2))
+                s /= s.sum(1, keepdims=True)
+                total, placed = 0.3 * total + 0.7 * s.sum(0), 0.3 * placed + 0.7 * s.T @ z
+                count = 0.3 * count + 0.7 * len(z)
+                v = total / count if purpose == "preference" else v
+    assert np.allclose(state["v"].numpy(), v, atol=1e-5)
+    for name, expected in (("S", total), ("C", placed), ("N", count)):
+        assert np.allclose(state["averages"][name].numpy(), expected, atol=1e-4)
+    if kind is FedVC:
+        assert np.allclose(toys.sent(reply)["sums"]["s"].numpy(), total, atol=1e-4)
 
 
 def test_a_new_client_without_examples_to_adapt_to():
@@ -165,11 +253,24 @@ def spread_within(made, data):
     return sum(part.var(0).sum() for part in seen) / len(seen) / np.concatenate(seen).var(0).sum()
 
 
-@pytest.mark.parametrize("kind", [FedVC, FedVCsg])
-def test_preferences_tell_groups_apart(kind):
+TRAINING_OF_GROUPS = Training(lr=0.05, momentum=0.9, batch_size=10, epochs=2)
+THROUGH = {"projection": "through", "projection_layers": 1}
+BESIDE = {"projection": "beside", "projection_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (FedVC, {**THROUGH, "similarity": 0.1}),
+        (FedVCsg, {**THROUGH, "similarity": 1.0}),
+        (FedVC, {**BESIDE, "similarity": 1.0}),
+        (FedVCsg, {**BESIDE, "similarity": 1.0}),
+    ],
+)
+def test_preferences_tell_groups_apart(kind, settings):
     """And the preference loss draws a client's samples together: without it they spread wider."""
-    data, training = groups(), Training(lr=0.05, momentum=0.9, batch_size=10, epochs=2)
-    made, _ = finished(kind(similarity=1.0), data, rounds=25, training=training)
+    data = groups()
+    made, _ = finished(kind(**settings), data, rounds=25, training=TRAINING_OF_GROUPS)
     seen = toys.rows(made)
     points = np.stack([seen[id]["preference"].numpy() for id in data.participants])
     found = KMeans(3, n_init=10, random_state=0).fit_predict(points)
@@ -178,8 +279,24 @@ def test_preferences_tell_groups_apart(kind):
     )
     assert made.records[-1]["local"]["accuracy"] > 0.9
     assert made.records[-1]["global"]["accuracy"] > 0.9
-    plain, _ = finished(kind(similarity=1.0, weight=0.0), data, rounds=25, training=training)
+    plain, _ = finished(kind(**settings, weight=0.0), data, rounds=25, training=TRAINING_OF_GROUPS)
     assert spread_within(made, data) < 0.8 * spread_within(plain, data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "similarity", "together"),
+    [(THROUGH, 0.1, False), (THROUGH, 0.001, True), (BESIDE, 0.1, True)],
+)
+def test_concepts_stay_apart_at_the_papers_similarity_on_the_way_to_the_classifier(
+    settings, similarity, together
+):
+    """Figure 8's order: apart at ι = 0.1, next to one point at 0.001; beside the classifier they
+    are that at 0.1 too. They begin about 0.4 apart.
+    """
+    method = FedVC(**settings, similarity=similarity)
+    made, _ = finished(method, groups(), rounds=25, training=TRAINING_OF_GROUPS)
+    apart = made.records[-1]["server"]["apart"]
+    assert apart < 0.02 if together else apart > 1
 
 
 def test_records_show_what_a_client_is_about():
@@ -197,22 +314,54 @@ def test_records_show_what_a_client_is_about():
     assert FedVC(num_concepts=1).describe({"concepts": torch.zeros(1, 3)})["apart"] == 0
 
 
-def test_concepts_become_one_below_a_critical_similarity():
-    """EM with a fixed covariance I/(2ι) has one mode where 2ι times the largest variance of ẑ is
-    below 1.
+def em(z, concepts, v, similarity, steps):
+    """Concepts after steps of (1), (4) and (5); z (K, N, D) of clients, v (K, M) is theirs, or one
+    (M,) that stands still.
+    """
+    for _ in range(steps):
+        s = torch.stack(
+            [
+                expressed(own, concepts, weights, similarity)
+                for own, weights in zip(z, v.expand(len(z), -1), strict=True)
+            ]
+        )
+        v = s.mean(1) if v.ndim == 2 else v
+        concepts = torch.einsum("knm,knd->md", s, z) / s.sum((0, 1))[:, None]
+    return concepts
+
+
+def two_clients():
+    """Of two groups of samples, one at each, and the similarity at which 2ι times the largest
+    variance of all samples is 1.
     """
     rng = np.random.default_rng(0)
-    z = torch.tensor(np.concatenate([rng.normal(m, 0.1, size=(50, 2)) for m in (-1.0, 1.0)]))
-    critical = 1 / (2 * np.linalg.eigvalsh(np.cov(z.T.numpy(), bias=True))[-1])
+    z = torch.tensor(np.stack([rng.normal(m, 0.1, size=(50, 2)) for m in (-1.0, 1.0)]))
+    variance = np.linalg.eigvalsh(np.cov(z.reshape(-1, 2).T.numpy(), bias=True))[-1]
+    return z, 1 / (2 * variance)
+
+
+def test_with_one_v_for_all_concepts_become_one_below_a_critical_similarity():
+    z, critical = two_clients()
+    start = torch.tensor([[0.01, 0.0], [-0.01, 0.0]], dtype=torch.float64)
+    shared = torch.full((2,), 0.5, dtype=torch.float64)
     for similarity, separate in ((0.8 * critical, False), (1.2 * critical, True)):
-        concepts, v = (
-            torch.tensor([[0.01, 0.0], [-0.01, 0.0]], dtype=torch.float64),
-            torch.full((2,), 0.5),
-        )
-        for _ in range(500):
-            s = expressed(z, concepts, v, similarity)
-            concepts = (s.T @ z) / s.sum(0)[:, None]
+        concepts = em(z, start, shared, similarity, steps=500)
         assert (float(torch.pdist(concepts)) > 0.1) == separate
+
+
+def test_with_a_v_of_every_client_concepts_escape_from_one_point_slowly():
+    """At a tenth of the critical similarity: from 0.2 they fall to 0.014 in one step, are still
+    nearer than they began after 20, and part in the end.
+    """
+    z, critical = two_clients()
+    start = torch.tensor([[0.1, 0.0], [-0.1, 0.0]], dtype=torch.float64)
+    own = torch.full((2, 2), 0.5, dtype=torch.float64)
+    first, early, late = (
+        float(torch.pdist(em(z, start, own, 0.1 * critical, steps))) for steps in (1, 20, 200)
+    )
+    assert first < 0.02
+    assert early < 0.2
+    assert late > 2
 
 
 @pytest.mark.parametrize(("count", "dimensions"), [(10, 10), (3, 6), (2, 1), (1, 4)])

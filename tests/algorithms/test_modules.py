@@ -12,7 +12,11 @@ from concordfl.core import Classification, Predictor, Scale, tree
 from concordfl.engine.plan import Plan
 from concordfl.toolbox import embedding, gaussian
 
-METHODS = {name: method for name, method in toys.all_methods().items() if method.classifies}
+METHODS = {
+    name: method
+    for name, method in (toys.all_methods() | toys.other_readings()).items()
+    if method.classifies
+}
 PLAN = Plan(rounds=3, cohort=4, evaluate_every=9, noise_seed=0)
 # who has nothing to predict with before it has adapted
 NEED_EXAMPLES = {"fedem", "fedconceptem", "fedsoft", "ifca", "fesem", "cfl"} | {

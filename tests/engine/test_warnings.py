@@ -214,6 +214,7 @@ def test_numbers_that_cannot_be_predicted_are_at_chance():
         ("fedlc", {"tau": 0.0}, "fedavg"),
         ("fedbn", {}, "fedavg"),
         ("fedvc", {"weight": 0.0, "similarity": 50.0}, "fedavg"),
+        ("fedvc", {"weight": 0.0, "projection": "through"}, "fedavg"),
         ("fedvc", {"similarity": 1e-6}, "fedavg"),
         ("fedem", {"num_models": 1}, "fedavg"),
         ("fedconceptem", {"num_models": 1}, "fedavg"),

@@ -2,7 +2,8 @@
 one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML
-2021. Departures: none; the personal model is trained for the run's number of local epochs too.
+2021. Departure: the shared model is averaged by number of examples, where the paper counts clients
+alike. The personal model is trained for the run's number of local epochs too.
 """
 
 from dataclasses import dataclass

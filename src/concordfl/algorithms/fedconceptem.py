@@ -45,8 +45,8 @@ from ..toolbox import mixture
 from ..toolbox.mixture import Models
 
 MIN_TABLE_ENTRY = 1e-8  # of a label table, where no example of a label is with a model
-# Privacy noise may make an entry negative; at 1e-8 it would be worth log(1e8) to its label. What is
-# lost in the noise counts as a tenth of the mean instead, which is worth log(10) at most.
+# Privacy noise may make an entry negative. At 1e-8 its label would go to that model whatever the
+# model says; what is lost in noise counts as a tenth of the mean, worth log(11) at most.
 MIN_NOISY_SHARE = 0.1
 
 Tables = Mapping[ModelId, Tensor]  # (Y,) by model

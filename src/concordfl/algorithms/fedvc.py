@@ -2,8 +2,9 @@
 
 Yan, Long, Jiang, Blumenstein: Personalized Interpretation on Federated Learning: A Virtual Concepts
 approach, 2024; Algorithm 1 (`concepts = "em"`) and Algorithm 2 (`"gradient"`). There is no public
-code; what the paper leaves open is on the docs page. A client's preference is p = Σ v_m c_m, a
-sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection head.
+code; what the paper leaves open, and what we do, is on the docs page. A client's preference is
+p = Σ v_m c_m, a sample's estimate of it p̂ = Σ s_m c_m; both live in the space of a projection ẑ of
+the network's features, which the classifier reads (`projection = "through"`) or does not.
 """
 
 from dataclasses import dataclass
@@ -50,19 +51,26 @@ MAPPED_SAMPLES = 20  # samples of a client in the map
 
 
 class WithConcepts(nn.Module):
-    """A network with a projection head beside its classifier, and the concepts."""
+    """A network with a projection of its features, on which the classifier stands (`through`) or
+    beside which it does, and the concepts.
+    """
 
-    def __init__(self, module: nn.Module, count: int, dimensions: int) -> None:
+    def __init__(
+        self, module: nn.Module, count: int, dimensions: int, layers: int, through: bool
+    ) -> None:
         super().__init__()
         self.encoder, self.head = encoder_and_head(module, "fedvc")
+        self.through = through
         width = self.head.in_features
-        self.projection = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions)
-        )
+        hidden = [part for _ in range(layers - 1) for part in (nn.Linear(width, width), nn.ReLU())]
+        self.projection = nn.Sequential(*hidden, nn.Linear(width, dimensions))
         self.concepts = nn.Parameter(START_SCALE * torch.randn(count, dimensions))
+        if through:
+            self.head = nn.Linear(dimensions, self.head.out_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, self.head(self.encoder(inputs)))
+        features = self.encoder(inputs)
+        return cast(Tensor, self.head(self.projection(features) if self.through else features))
 
 
 @dataclass(frozen=True)
@@ -82,53 +90,93 @@ class FedVC(Algorithm):
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10
     concepts: Literal["em", "gradient"] = "em"
+    # the classifier stands on ẑ (`through`), or on the features
+    projection: Literal["through", "beside"] = "beside"
+    projection_layers: Literal[1, 2] = 2  # linear, or with a hidden layer as wide as the features
     similarity: Positive = 0.1  # ι
     smoothing: Fraction = 0.05  # κ: how much of the old moving average is kept
-    weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg
+    # S, C, N start anew each round, and v is (4); or they are kept across rounds, and v is (9)
+    moving_averages: Literal["restarted", "kept"] = "restarted"
+    weight: NonNegative = 1.0  # of the preference loss; 0 is FedAvg on the same network
     gamma: NonNegative = 0.1  # γ: of the loss that moves the concepts (12)
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        return WithConcepts(module, self.num_concepts, self.concept_dim)
+        return WithConcepts(
+            module,
+            self.num_concepts,
+            self.concept_dim,
+            self.projection_layers,
+            self.projection == "through",
+        )
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)
 
     def init_client(self, client: Client, message: Params) -> Tree:
-        return {"v": torch.full((self.num_concepts,), 1 / self.num_concepts, dtype=torch.float64)}
+        v = torch.full((self.num_concepts,), 1 / self.num_concepts, dtype=torch.float64)
+        kept = self.moving_averages == "kept"
+        return {"v": v, "averages": self._no_averages()} if kept else {"v": v}
+
+    def _no_averages(self) -> Params:
+        """S (M,), C (M, D) and N before anything is seen."""
+        return {
+            "S": torch.zeros(self.num_concepts),
+            "C": torch.zeros(self.num_concepts, self.concept_dim),
+            "N": torch.zeros(()),
+        }
 
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
-        v = (
-            self._express(client, state["v"], message, client.examples)
-            .mean(0)
-            .clamp_min(MIN_WEIGHT)
-        )  # (4)
+        state = self._preferring(client, state, message)
+        v = state["v"]
         if self.concepts == "gradient":
             trained = client.fit(
                 message, lambda params, batch: self._unified_loss(client, v, params, batch)
             )
-            return {"v": v}, {"model": Mean(trained, client.size, around=message)}
-        sums = {
-            "s": torch.zeros(self.num_concepts),
-            "c": torch.zeros(self.num_concepts, self.concept_dim),
-        }
+            return state, {"model": Mean(trained, client.size, around=message)}
+        averages = state.get("averages", self._no_averages())
 
         def loss(params: Params, batch: Batch) -> Tensor:
+            nonlocal averages
             concepts = message[CONCEPTS].to(batch.x.device)
             losses, s, z = self._losses(
                 client, v, concepts, _preference(v, concepts), params, batch
             )
-            with torch.no_grad():  # (6), (7)
-                sums["s"] = self.smoothing * sums["s"] + (1 - self.smoothing) * s.sum(0).cpu()
-                sums["c"] = self.smoothing * sums["c"] + (1 - self.smoothing) * (s.T @ z).cpu()
+            averages = self._average(averages, s.detach(), z.detach())
             return weighted_loss(losses, batch)
 
         trained = client.fit(
             message, loss, only=[name for name in client.model.names if name != CONCEPTS]
         )
         del trained[CONCEPTS]
-        model = Mean(trained, client.size, around=message)
-        return {"v": v}, {"model": model, "sums": Total(sums)}
+        reply = {
+            "model": Mean(trained, client.size, around=message),
+            "sums": Total({"s": averages["S"], "c": averages["C"]}),
+        }
+        return {**state, "averages": averages} if "averages" in state else state, reply
+
+    def _preferring(self, client: Client, state: Tree, message: Params) -> Tree:
+        """The state after the pass that finds the client's v."""
+        if "averages" not in state:
+            v = self._express(client, state["v"], message, client.examples).mean(0)  # (4)
+            return {"v": v.clamp_min(MIN_WEIGHT)}
+
+        def see(state: Tree, batch: Batch) -> Tree:
+            z = self._project(client, message, batch.x).cpu()
+            s = expressed(z, message[CONCEPTS], state["v"], self.similarity)
+            averages = self._average(state["averages"], s, z)
+            v = (averages["S"] / averages["N"]).double()  # (9)
+            return {"v": v.clamp_min(MIN_WEIGHT), "averages": averages}
+
+        return client.fold(see, state, epochs=1, purpose="preference")
+
+    def _average(self, averages: Params, s: Tensor, z: Tensor) -> Params:
+        """The moving averages after a batch (6), (7), (8)."""
+        batch = {"S": s.sum(0), "C": s.T @ z, "N": torch.tensor(float(len(s)))}
+        return {
+            name: self.smoothing * averages[name] + (1 - self.smoothing) * seen.cpu()
+            for name, seen in batch.items()
+        }
 
     def _losses(
         self,
@@ -143,7 +191,8 @@ class FedVC(Algorithm):
         features = client.model.features(params, batch.x)
         z = client.model.call(params, features, part="projection")
         s = expressed(z, concepts, v, self.similarity)
-        outputs = client.model.call(params, features, part="head")
+        read = z if self.projection == "through" else features
+        outputs = client.model.call(params, read, part="head")
         losses = client.objective.losses(outputs, batch.y)
         return losses + self.weight * (s @ concepts - preference).square().sum(1), s, z
 
@@ -169,24 +218,17 @@ class FedVC(Algorithm):
 
     def _express(self, client: Client, v: Tensor, message: Params, examples: Examples) -> Tensor:
         """(N, M) how much each example expresses each concept (1)."""
-        return expressed(
-            self._project(client, message, examples), message[CONCEPTS], v, self.similarity
-        ).double()
+        z = client.over(examples, lambda inputs: self._project(client, message, inputs))
+        return expressed(z, message[CONCEPTS], v, self.similarity).double()
 
-    def _project(self, client: Client, message: Params, examples: Examples) -> Tensor:
-        def project(inputs: Tensor) -> Tensor:
-            return client.model.call(
-                message, client.model.features(message, inputs), part="projection"
-            )
-
-        return client.over(examples, project)
+    def _project(self, client: Client, params: Params, inputs: Tensor) -> Tensor:
+        """(N, D) ẑ of inputs."""
+        features = client.model.features(params, inputs)
+        return client.model.call(params, features, part="projection")
 
     def adapt(self, client: Client, state: Tree, message: Params, *, new: bool) -> Tree:
         """A new client needs one pass for its preference; nothing is tuned."""
-        if not client.size:
-            return state
-        v = self._express(client, state["v"], message, client.examples).mean(0)
-        return {"v": v.clamp_min(MIN_WEIGHT)}
+        return self._preferring(client, state, message) if client.size else state
 
     def inspect(self, client: Client, state: Tree, message: Params) -> dict[str, Any]:
         """The preference, the client's most typical samples of each concept, and where some of its
@@ -216,15 +258,19 @@ class FedVC(Algorithm):
     def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
         apart = self.describe(server)["apart"]
         if self.weight == 0:
-            return Degenerate("fedavg", "weight is 0")
-        if self.num_concepts == 1:
-            return Degenerate("fedavg", "it has one concept")
-        if apart < COLLAPSED:
-            because = f"the concepts have become one (they lie {apart:.1g} apart)"
-            return Degenerate(
-                "fedavg", f"{because}: try a larger similarity than {self.similarity}"
+            because = "weight is 0"
+        elif self.num_concepts == 1:
+            because = "it has one concept"
+        elif apart < COLLAPSED:
+            because = (
+                f"the concepts have become one (they lie {apart:.1g} apart): try a larger "
+                f"similarity than {self.similarity}"
             )
-        return None
+        else:
+            return None
+        if self.projection == "through":
+            because += " (the network has a projection all the same)"
+        return Degenerate("fedavg", because)
 
 
 def expressed(z: Tensor, concepts: Tensor, v: Tensor, similarity: float) -> Tensor:

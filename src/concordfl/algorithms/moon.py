@@ -2,8 +2,9 @@
 own last model.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021. Departures: none; a client's first
-round has no contrastive term. The two other models stand still during a round: their
-representations are computed once per round, not once per batch.
+round has no contrastive term. `projection_head = false` is for comparisons on one network. The two
+other models stand still during a round: their representations are computed once per round, not once
+per batch.
 """
 
 from dataclasses import dataclass

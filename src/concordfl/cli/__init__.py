@@ -7,9 +7,17 @@ from .signals import quiet_interrupts
 from .streams import prepare_streams
 
 if typing.TYPE_CHECKING:
-    from .options import FreshOption, KeepOption, SetOption
+    from .options import AlgorithmsOption, FreshOption, KeepOption, SeedsOption, SetOption
 
-__all__ = ["FreshOption", "KeepOption", "SetOption", "main", "script"]
+__all__ = [
+    "AlgorithmsOption",
+    "FreshOption",
+    "KeepOption",
+    "SeedsOption",
+    "SetOption",
+    "main",
+    "script",
+]
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from .options import (
     KeepOption,
     OutOption,
     RunFile,
+    SeedsOption,
     SetOption,
     assignments,
     known_names,
@@ -35,9 +36,7 @@ from .tune import tuned_table
 def compare(
     file: RunFile,
     algorithms: AlgorithmsOption,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
-    ] = 1,
+    seeds: SeedsOption = 1,
     variations: Annotated[
         list[str],
         typer.Option(

@@ -23,6 +23,9 @@ SetOption = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="A new folder for the results.")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[
     str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")

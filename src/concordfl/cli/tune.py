@@ -22,6 +22,7 @@ from .options import (
     ExecutorOption,
     GridOption,
     RunFile,
+    SeedsOption,
     SetOption,
     assignments,
     known_names,
@@ -48,9 +49,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many seeds, counted from run.seed.")
-    ] = 1,
+    seeds: SeedsOption = 1,
     out: Annotated[
         Path | None,
         typer.Option(

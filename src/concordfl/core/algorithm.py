@@ -146,7 +146,9 @@ class Algorithm(Settings, ABC):
     public_state: ClassVar[frozenset[str]] = frozenset()
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     classifies: ClassVar[bool] = True  # whether it predicts labels
-    averages: ClassVar[bool] = True  # whether its rounds average models
+    averages: ClassVar[bool] = True  # whether its rounds' new models are means of the clients'
+    # whether it takes clients' changes for sums of gradients, which they are not with Adam
+    needs_sgd: ClassVar[bool] = False
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False

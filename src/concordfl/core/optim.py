@@ -167,3 +167,10 @@ class Training(Settings):
     def rate(self, round: int) -> float:
         """The learning rate in a stage's own round, counted from 0."""
         return self.lr * self.schedule.factor(round)
+
+    def plain_steps(self, steps: int) -> float:
+        """How many steps of plain SGD move as far as `steps` with the momentum, along a constant
+        gradient: Σ_k (1 - μ^k) / (1 - μ), which is ‖a‖₁ in FedNova.
+        """
+        rest = 1 - self.momentum
+        return (steps - self.momentum * (1 - self.momentum**steps) / rest) / rest

@@ -34,6 +34,9 @@ class Dataset(NamedTuple):
     ignored: tuple[str, ...] = ()  # columns of a table that are no features
     resize: tuple[int, int] | None = None  # height and width that images were brought to
     groups: Mapping[str, str] = {}  # a known group of every owner
+    # (N,) the number of the part of the pool that each training example is of, where a scenario
+    # has changed some of it
+    parts: np.ndarray | None = None
     split: np.ndarray | None = None  # (N,) which split each training example is for, by number
     time: np.ndarray | None = None  # (N,) when each training example was made
     notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
@@ -85,6 +88,8 @@ class Source(Settings, ABC):
     without: tuple[CountOrZero | str, ...] | None = None
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
+    # the official test examples are dealt out with the training examples, and split as they are
+    pool_test: bool = False
     # how often every training example is there, each copy to be dealt to a client by itself
     copies: Count = 1
     # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
@@ -99,7 +104,7 @@ class Source(Settings, ABC):
         return ""
 
     def load(self, key: Key) -> Dataset:
-        data = self.read(key)
+        data = self._pooled(self.read(key)) if self.pool_test else self.read(key)
         if self.test_limit is not None and not len(data.test.y):
             raise SettingError(
                 f"data.test_limit needs data with a test set of their own, got {self.test_limit} "
@@ -122,6 +127,17 @@ class Source(Settings, ABC):
             split=_take(data.split, train),
             time=_take(data.time, train),
         )
+
+    def _pooled(self, data: Dataset) -> Dataset:
+        """With the test examples among the training examples."""
+        if not len(data.test.y):
+            raise SettingError("data.pool_test needs data with a test set of their own, got none")
+        if self.has_clients:
+            raise SettingError(
+                "data.pool_test must be false for data that come in clients, got true"
+            )
+        joined, nothing = Arrays.join([data.train, data.test]), data.test.take(np.arange(0))
+        return data._replace(train=joined, test=nothing, owners=None)
 
     def _with_notice_of_copies(self, data: Dataset) -> Dataset:
         if data.owners is not None:

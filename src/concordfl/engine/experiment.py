@@ -253,8 +253,8 @@ class Experiment:
         prepares = turn.stage.prepares or not self.algorithm.ready(before)
         if self.setup.aggregation.steps and not server_step.count and not prepares:
             raise SettingError(
-                "aggregation.server_lr and server_momentum need a method that averages models, "
-                f"got {type(self.algorithm).__name__}"
+                "aggregation.server_lr and server_momentum need a method whose new models are "
+                f"means of the clients', got {type(self.algorithm).__name__}"
             )
 
     def _unanswered(self, turn: Turn) -> ClientStepError:

@@ -288,7 +288,12 @@ def last_ten_table(runs: Mapping[str, Sequence[Summary]]) -> Table:
 
 
 def last_ten_of(summary: Summary) -> dict[str, float] | None:
-    """From the history of a comparison's run; None where that is short, or was not kept."""
+    """Of a run in a comparison; from its history where it was kept without. None where that is
+    short, or was not kept.
+    """
+    if "last_ten" in summary:
+        found: dict[str, float] | None = summary["last_ten"]
+        return found
     return last_ten(summary.get("history") or [])
 
 

@@ -45,18 +45,22 @@ NAMED: dict[str, dict[str, Any]] = {
         _fifth(5),
         corrupted=dict.fromkeys(("original", "reverse", "shift", "shift-3", "shift-5"), 0.3),
     ),
-    # Section 4.1: half of the *images*.
+    # Section 4.1: half of the *images*, changed before they are dealt out; as in the published
+    # code each half by weights of its own, whatever the label. Section 4.6: the split of new
+    # clients.
     "fedgmm-joint": {
-        "partition": {"kind": "mixture-weights", "alpha": 0.4},
-        "shifts": [{"kind": "joint", "share": 0.5, "share_of": "examples"}],
+        "partition": {"kind": "part-weights", "alpha": 0.4},
+        "shifts": [{"kind": "joint", "share": 0.5, "share_of": "pool"}],
         "split": [0.6, 0.2, 0.2],
+        "hold_out_split": [0.5, 0.0, 0.5],
     },
-    # C.3: half unchanged, a quarter rotated, flipped and inverted, a quarter with permuted labels.
+    # C.3: half of the images unchanged, a quarter rotated, flipped and inverted, a quarter with
+    # permuted labels.
     "fedgmm-novelty": {
         "partition": {"kind": "mixture-weights", "alpha": 0.4},
         "shifts": [
-            {"kind": "joint", "labels": False, "share": 0.25},
-            {"kind": "joint", "images": False, "share": 0.25},
+            {"kind": "joint", "labels": False, "share": 0.25, "share_of": "pool"},
+            {"kind": "joint", "images": False, "share": 0.25, "share_of": "pool"},
         ],
         "split": [0.6, 0.2, 0.2],
     },

@@ -162,17 +162,40 @@ class MixtureWeights(Partition):
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients, self.smallest)
+        kinds = _group_by_number(data.train.y, data.num_classes)
+        return _deal_by_weights(kinds, count, self.alpha, self.smallest, key)
 
-        def draw(rng: np.random.Generator) -> list[np.ndarray]:
-            owner = np.empty(len(data.train.y), dtype=int)
-            for label in range(data.num_classes):
-                indices = np.flatnonzero(data.train.y == label)
-                owner[indices] = rng.choice(
-                    count, size=len(indices), p=rng.dirichlet(np.full(count, self.alpha))
-                )
-            return _group_by_number(owner, count)
 
-        return _name_clients(_redraw(draw, self.smallest, key))
+@dataclass(frozen=True)
+class PartWeights(Partition):
+    """FedGMM's joint shift: every part of the pool, as it was or changed by a shift, is a
+    multinomial over clients, with weights from Dir(alpha). So clients differ in how much they have
+    of each part.
+    """
+
+    about: ClassVar[str] = (
+        "each part of the pool, unchanged or shifted, a multinomial over clients with weights ~ "
+        "Dir(alpha) (FedGMM)"
+    )
+    needs_classes: ClassVar[bool] = False
+
+    alpha: Positive = 0.4
+    by_class: bool = False  # every class of a part has weights of its own
+    smallest: Count = 2  # redrawn until every client has so many
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        if data.parts is None:
+            raise DataError(
+                "the partition 'part-weights' needs a shift with share_of = \"pool\", got none"
+            )
+        if self.by_class and not data.num_classes:
+            raise DataError(
+                "scenario.partition.by_class must be false where targets are no classes, got true"
+            )
+        count = _check_count(data, clients, self.smallest)
+        numbers = data.parts * data.num_classes + data.train.y if self.by_class else data.parts
+        kinds = _group_by_number(numbers, int(numbers.max()) + 1)
+        return _deal_by_weights(kinds, count, self.alpha, self.smallest, key)
 
 
 @dataclass(frozen=True)
@@ -364,6 +387,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "mixture-weights": MixtureWeights,
     "natural": Natural,
     "pachinko": Pachinko,
+    "part-weights": PartWeights,
     "quantity": Quantity,
 }
 
@@ -413,6 +437,22 @@ def _redraw(
         f"every client must get at least {smallest} examples, got fewer in each of {MAX_DRAWS} "
         "draws: take fewer clients, a larger alpha or a lower scenario.partition.smallest"
     )
+
+
+def _deal_by_weights(
+    kinds: Sequence[np.ndarray], count: int, alpha: float, smallest: int, key: Key
+) -> Assignment:
+    """Every kind of examples is a multinomial over clients with weights from Dir(alpha)."""
+
+    def draw(rng: np.random.Generator) -> list[np.ndarray]:
+        owner = np.empty(sum(map(len, kinds)), dtype=int)
+        for indices in kinds:
+            owner[indices] = rng.choice(
+                count, size=len(indices), p=rng.dirichlet(np.full(count, alpha))
+            )
+        return _group_by_number(owner, count)
+
+    return _name_clients(_redraw(draw, smallest, key))
 
 
 def _even_shares(

@@ -18,20 +18,30 @@ UNCHANGED = "original"
 
 @dataclass(frozen=True)
 class Shift(Settings, ABC):
-    """A change to the data of a share of the clients, or to a share of every client's examples.
+    """A change to the data of a share of the clients, to a share of every client's examples, or to
+    a share of the pool of all examples before they are dealt out.
 
-    Clients with shifts of one family do not overlap. With `among`, only clients of that concept are
-    chosen from. With `from_round`, the shift begins in that training round, and the data drift;
-    rounds of stages that only prepare training do not count.
+    Clients with shifts of one family do not overlap, nor do the parts of the pool that are changed.
+    With `among`, only clients of that concept are chosen from. With `from_round`, the shift begins
+    in that training round, and the data drift; rounds of stages that only prepare training do not
+    count.
     """
 
     about: ClassVar[str]
     family: ClassVar[str]  # what differs: "concept", "feature", "label" or "joint"
 
     share: Share = 0.25
-    share_of: Literal["clients", "examples"] = "clients"
+    # examples: of every client's; pool: of all examples, before they are dealt out
+    share_of: Literal["clients", "examples", "pool"] = "clients"
     among: str | None = None
     from_round: Count | None = None  # the training round in which it begins
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("among", "from_round"):
+            value = getattr(self, name)
+            if self.share_of == "pool" and value is not None:
+                raise SettingError(f"{name} must be left out for a share of the pool, got {value}")
 
     @property
     @abstractmethod
@@ -64,9 +74,20 @@ class Shift(Settings, ABC):
             .numpy()
             .permutation(len(arrays.y))[: round(self.share * len(arrays.y))]
         )
-        changed = self.change(arrays.take(chosen), num_classes, shared_key, client_key)
+        return self.change_rows(arrays, chosen, num_classes, shared_key, client_key)
+
+    def change_rows(
+        self,
+        arrays: Arrays,
+        rows: np.ndarray,
+        num_classes: int,
+        shared_key: Key,
+        client_key: Key,
+    ) -> Arrays:
+        """All examples, some of them changed."""
+        changed = self.change(arrays.take(rows), num_classes, shared_key, client_key)
         x, y = arrays.x.copy(), arrays.y.copy()
-        x[chosen], y[chosen] = changed.x, changed.y
+        x[rows], y[rows] = changed.x, changed.y
         return Arrays(x, y)
 
 

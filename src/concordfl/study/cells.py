@@ -51,11 +51,21 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.average": "size",  # of IFCA, FeSEM, pFedMe and FedRep
+    "algorithm.statistics": "trained",  # of FedBN
+    "algorithm.new_start": "initial",  # of FedBN and FedDual
+    "algorithm.new_epochs": 1,  # of FedDual
     "algorithm.projection_head": True,  # of MOON
     "scenario.adapt_share": 0.5,
+    "algorithm.projection": "beside",  # of FedVC, and the next two
+    "algorithm.projection_layers": 2,
+    "algorithm.moving_averages": "restarted",
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "algorithm.adapt_steps": 200,  # of FedGMM
+    "data.directions": "uniform",  # of synthetic-mixture
+    "data.pool_test": False,
     "data.copies": 1,
     "scenario.shifts.strength": "imagenet-c",  # of corruptions
 }

@@ -125,6 +125,7 @@ class Figures(TypedDict):
     # What results from before do not have:
     algorithm: NotRequired[str]
     stopped_early: NotRequired[bool]  # by run.patience
+    last_ten: NotRequired[dict[str, Finite] | None]  # over the last ten evaluated rounds
     warnings: NotRequired[list[WarningFacts]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
     # the criterion on every participant's test examples, rounded; not of very many clients
@@ -157,7 +158,7 @@ def figures_of(
 ) -> Figures:
     """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
     figures = {key: summary.get(key) for key in Figures.__required_keys__}
-    later = ("algorithm", "stopped_early", "warnings", "group_sizes")
+    later = ("algorithm", "stopped_early", "warnings", "group_sizes", "last_ten")
     figures |= {key: summary[key] for key in later if key in summary}
     scores = client_scores(clients or {})
     if scores:
