@@ -316,6 +316,10 @@ def test_pictures_may_have_curves_before_them(paper, monkeypatch):
     assert [panel["kind"] for panel in shown.panels] == ["lines", "bars"]
     assert shown.panels[0]["series"] == [{"name": "FedAvg", "x": [1, 2], "y": [10, 20]}]
     assert shown.table.cells["FedAvg", ""].ours == (20,)
+    counted = replace(item, figure="models")  # of which the history knows nothing
+    found["models"] = 3
+    without = compute(replace(paper, items={"figure-4b": counted}), "figure-4b")
+    assert [panel["kind"] for panel in without.panels] == ["bars"]
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars", "points", "histogram", "heatmap"])

@@ -302,8 +302,9 @@ def _curves(
             _curve(row, runs[row, column], figure, item)
             for row, figure in zip(rows, figures, strict=True)
         ]
-        if series:
-            yield _panel("lines", column, ALONG[item.along], figures[0], item, series)
+        known = [each for each in series if each["x"]]
+        if known:
+            yield _panel("lines", column, ALONG[item.along], figures[0], item, known)
 
 
 def _grids(
