@@ -23,7 +23,7 @@ PRINTED = {
 }
 # Of every paper some that differ in kind, and are quick.
 SAMPLE = {
-    "fedconcat": ["table-8"],
+    "fedconcat": ["figure-3", "figure-5", "figure-12", "table-8"],
     "fedconceptem": ["figure-2", "figure-3", "figure-7", "figure-9"],
 }
 
