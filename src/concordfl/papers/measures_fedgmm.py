@@ -13,7 +13,7 @@ from ..core import Key
 from ..data import Arrays
 from ..data.datasets.two_gaussians import CENTRES, VARIANCE
 from ..deploy.finished import FinishedRun
-from ..deploy.scoring import Scored, normalise, score_examples
+from ..deploy.scoring import Scored, normalise, score_examples, to_unit_range
 from ..metrics import novelty
 from ..report.pictures import Panel, Series
 from ..scenarios import SHIFTS
@@ -151,19 +151,19 @@ def _histogram(familiar: Scored, novel: Scored) -> Panel:
     """The share of samples by their score, which is 0 for the lowest and 1 for the highest."""
     both = np.concatenate([familiar.score, novel.score])
     edges = np.linspace(0, 1, NUM_BINS + 1)
-    bins = both.min() + edges * (both.max() - both.min())
+
+    def shares(part: Scored) -> list[float]:
+        counts, _ = np.histogram(to_unit_range(part.score, both), edges)
+        return [float(count) / len(part.score) for count in counts]
+
     return {
         "kind": "histogram",
         "title": "",
         "x_label": "score, 0 to 1",
         "y_label": "share of the samples",
         "series": [
-            {
-                "name": name,
-                "x": edges.tolist(),
-                "y": (np.histogram(part.score, bins)[0] / len(part.score)).tolist(),
-            }
-            for name, part in (("familiar", familiar), ("novel", novel))
+            {"name": "familiar", "x": edges.tolist(), "y": shares(familiar)},
+            {"name": "novel", "x": edges.tolist(), "y": shares(novel)},
         ],
     }
 
