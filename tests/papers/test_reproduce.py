@@ -315,6 +315,25 @@ columns."0.2" = { set.training.lr = 0.2 }
         assert series["y"] == [found.table.cells[row, column].mean for column in ("0.1", "0.2")]
 
 
+def test_columns_that_share_a_picture_show_it_once(paper, monkeypatch):
+    picture = {"kind": "bars", "title": "", "x_label": "", "y_label": "", "series": []}
+    found = {"panels": [picture], "first": 0.1, "second": 0.2}
+    for name in ("sizes", "others"):
+        monkeypatch.setitem(measures.MEASURES, name, lambda finished: found)
+    shared = {name: {"figure": name} for name in ("first", "second")}
+    apart = {name: {"measure": name} for name in ("sizes", "others")}
+    items = {
+        name: replace(paper.items["figure-4b"], columns=columns)
+        for name, columns in (("figure-1", shared), ("figure-2", apart))
+    }
+    changed = replace(paper, items=items)
+    shown = compute(changed, "figure-1")
+    assert [panel["title"] for panel in shown.panels] == ["FedAvg"]
+    assert [shown.table.cells["FedAvg", name].ours for name in shared] == [(10,), (20,)]
+    titles = [panel["title"] for panel in compute(changed, "figure-2").panels]
+    assert titles == ["FedAvg, sizes", "FedAvg, others"]
+
+
 def test_pictures_may_have_curves_before_them(paper, monkeypatch):
     history = [
         {"round": round, "global_accuracy": round / 10, "bytes": {"down": 1, "up": 1}}

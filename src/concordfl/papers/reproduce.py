@@ -285,8 +285,7 @@ def _panels(
         yield from _curves(item, wanted, table, runs)
     elif item.kind == "pictures":
         yield from _curves(item, wanted, table, runs)
-        for place, reached in runs.items():
-            yield from _titled(reached[0]["panels"], place) if reached else ()
+        yield from _pictures(runs)
     elif item.kind != "table" and table.is_computed:
         yield from _grids(item.kind, item, wanted, table)
 
@@ -339,11 +338,17 @@ def _panel(
     }
 
 
-def _titled(panels: Sequence[Panel], place: Place) -> Iterator[Panel]:
-    """The pictures that a measure has made, with the names of their cell."""
-    for panel in panels:
-        title = ", ".join(part for part in (*place, panel["title"]) if part)
-        yield {**panel, "title": title}
+def _pictures(runs: Mapping[Place, Sequence[Mapping[str, Any]]]) -> Iterator[Panel]:
+    """What measures have drawn, with the names of its cell; once where columns share it."""
+    sharing: dict[tuple[str, int], list[str]] = {}
+    for (row, column), reached in runs.items():
+        sharing.setdefault((row, id(reached)), []).append(column)
+    for (row, _), columns in sharing.items():
+        names = (row, *columns) if len(columns) == 1 else (row,)
+        for found in runs[row, columns[0]][:1]:
+            for panel in found["panels"]:
+                title = ", ".join(part for part in (*names, panel["title"]) if part)
+                yield {**panel, "title": title}
 
 
 def _grid_series(table: SideBySide, rows: Sequence[str]) -> Iterator[Series]:
