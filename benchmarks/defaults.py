@@ -1,6 +1,6 @@
 """Do the defaults give the right answer? Every method on every setting of experiments/defaults:
 with the defaults as they were (`before`), as they are (`default`), and with the learning rate that
-is best on validation (`tuned`).
+is best on validation (`tuned`). Beside these, rates that fall during a run.
 
     python benchmarks/defaults.py              # computes what is missing, then prints the tables
     python benchmarks/defaults.py --show       # prints the tables from the kept figures alone
@@ -12,7 +12,7 @@ changed since does not count and is computed again.
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -31,7 +31,21 @@ RESULTS = FOLDER / "results.csv"
 # methods without labels have no accuracy
 METHODS = tuple(name for name, kind in ALGORITHMS.items() if kind.classifies)
 RATE_FACTORS = {"default": 1.0, "third": 1 / 3, "triple": 3.0}
+SCHEDULES = {
+    "cosine": "training.schedule={kind='cosine', rounds=20}",
+    "step": "training.schedule={kind='step', every=5, gamma=0.5}",
+}
+# Falling rates are compared where a run takes seconds, with methods of every kind.
+SCHEDULE_SETTINGS = (
+    *("digits-concepts", "digits-iid", "digits-labels", "fashion-labels", "heart-disease"),
+)
+SCHEDULE_METHODS = (
+    *("local", "fedavg", "fedavg-ft", "fedprox", "ditto", "apfl", "fedem", "fedconceptem"),
+    *("fedgmm", "fedconcat"),
+)
 BEFORE = "before"
+SEEDS = (0, 1, 2)  # of the defaults and the rates; the other variants have the first alone
+ONE_SEED = ("fashion-features", "fashion-labels", "mnist-writers")  # for lack of time
 # The defaults as they were, for all methods and for single ones.
 OLD_DEFAULTS = (
     "run.rounds=20",
@@ -47,8 +61,13 @@ OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedconcat": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconcat-id": {"encoder_rounds": 31, "head_rounds": 173},
     "fedconceptem": {"aggregate": "size"},
+    "fedbn": {"statistics": "trained"},
+    "feddual": {"new_epochs": 1},
     "fedem": {"aggregate": "size"},
-    "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005},
+    "fedrep": {"head_epochs": 1, "average": "size"},
+    "fesem": {"average": "size"},
+    "ifca": {"average": "size"},
+    "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005, "average": "size"},
 }
 
 
@@ -56,6 +75,7 @@ class Cell(NamedTuple):
     setting: str
     method: str
     variant: str
+    seed: int = SEEDS[0]
 
     def config(self) -> Config:
         table = read_table(FOLDER / f"{self.setting}.toml")
@@ -68,10 +88,12 @@ class Cell(NamedTuple):
                 changed.remove("data.standardise=false")
             table = override(table, changed)
             table["algorithm"] = {"name": self.method, **OLD_SETTINGS.get(self.method, {})}
+        elif self.variant in SCHEDULES:
+            table = override(table, [SCHEDULES[self.variant]])
         else:
             rate = Config.from_table(table).training.lr * RATE_FACTORS[self.variant]
             table = override(table, [f"training.lr={rate:.4g}"])
-        return cells(table, [self.method], [0])[self.method, 0]
+        return cells(table, [self.method], [self.seed])[self.method, self.seed]
 
 
 class Row(NamedTuple):
@@ -80,6 +102,7 @@ class Row(NamedTuple):
     setting: str
     method: str
     variant: str
+    seed: str
     rate: str
     validation: str
     test: str
@@ -98,7 +121,10 @@ def compute(cell: Cell, config_hash: str) -> Row:
     result = runner.run(settings)
     final, validation = result.summary["final"], result.records[-1].get("validation", {})
     return Row(
-        *cell,
+        cell.setting,
+        cell.method,
+        cell.variant,
+        str(cell.seed),
         f"{settings.training.lr:.4g}",
         _percent(validation.get("accuracy")),
         _percent(final.get("local_accuracy")),
@@ -121,7 +147,30 @@ def read_rows() -> dict[Cell, Row]:
         return {}
     with open(RESULTS, newline="") as file:
         rows = [Row(**line) for line in csv.DictReader(file)]
-    return {Cell(row.setting, row.method, row.variant): row for row in rows}
+    return {Cell(row.setting, row.method, row.variant, int(row.seed)): row for row in rows}
+
+
+def all_cells(names: Sequence[str], methods: Sequence[str]) -> list[Cell]:
+    """What is to be computed, the first seed of all first."""
+    first = [
+        Cell(name, method, variant)
+        for variant in (*RATE_FACTORS, BEFORE, *SCHEDULES)
+        for name in names
+        for method in methods
+        if variant not in SCHEDULES or (name in SCHEDULE_SETTINGS and method in SCHEDULE_METHODS)
+    ]
+    further = [
+        cell._replace(seed=seed)
+        for cell in first
+        if cell.variant in RATE_FACTORS
+        for seed in seeds_of(cell)[1:]
+    ]
+    return first + further
+
+
+def seeds_of(cell: Cell) -> Sequence[int]:
+    several = cell.variant in RATE_FACTORS and cell.setting not in ONE_SEED
+    return SEEDS if several else SEEDS[:1]
 
 
 def write_rows(rows: Mapping[Cell, Row]) -> None:
@@ -145,65 +194,91 @@ def complete(rows: dict[Cell, Row], wanted: Sequence[Cell], workers: int) -> Non
             row = future.result()
             rows[futures[future]] = row
             write_rows(rows)
-            print(f"{number}/{len(missing)}", *row[:6], f"{row.seconds} s", flush=True)
+            print(f"{number}/{len(missing)}", *row[:7], f"{row.seconds} s", flush=True)
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def tuned(rows: Mapping[Cell, Row], setting: str, method: str) -> Row:
-    """The rate that is best on validation; of equal ones the default."""
-    candidates = [rows[Cell(setting, method, variant)] for variant in RATE_FACTORS]
-    return max(candidates, key=lambda row: float(row.validation or 0))
+def tuned(rows: Mapping[Cell, Row], setting: str, method: str) -> str:
+    """The rate that is best on validation, in the mean over seeds; of equal ones the default."""
+    return max(
+        RATE_FACTORS,
+        key=lambda variant: mean_of("validation", rows, Cell(setting, method, variant)),
+    )
 
 
-def accuracy(row: Row) -> float:
-    return float(row.test)
+def mean_of(figure: str, rows: Mapping[Cell, Row], cell: Cell) -> float:
+    """The mean over seeds of a figure in percent; none counts as 0."""
+    return statistics.mean(
+        float(getattr(rows[cell._replace(seed=seed)], figure) or 0) for seed in seeds_of(cell)
+    )
+
+
+def accuracies(
+    rows: Mapping[Cell, Row], name: str, method: str, variants: Sequence[str]
+) -> tuple[float, ...]:
+    """Test accuracy in percent with each of the variants; `tuned` stands for the best rate."""
+    chosen = (tuned(rows, name, method) if each == "tuned" else each for each in variants)
+    return tuple(mean_of("test", rows, Cell(name, method, each)) for each in chosen)
 
 
 def mean_accuracies(
-    rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str]
-) -> dict[str, tuple[float, float, float]]:
-    """Before, default and tuned, each the mean over settings, by method."""
-    means = {}
-    for method in methods:
-        columns = zip(*(_three(rows, name, method) for name in names), strict=True)
-        before, default, best = (statistics.mean(column) for column in columns)
-        means[method] = (before, default, best)
-    return means
+    rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str], variants: Sequence[str]
+) -> dict[str, tuple[float, ...]]:
+    """The same in the mean over settings, by method."""
+    return {
+        method: tuple(
+            statistics.mean(column)
+            for column in zip(
+                *(accuracies(rows, name, method, variants) for name in names), strict=True
+            )
+        )
+        for method in methods
+    }
 
 
 def tables(rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
-    means = mean_accuracies(rows, names, methods)
+    columns = (BEFORE, "default", "tuned")
+    means = mean_accuracies(rows, names, methods, columns)
     yield f"| method | {' | '.join(names)} | mean |"
     yield "|---" * (len(names) + 2) + "|"
     for method in methods:
-        triples = (*(_three(rows, name, method) for name in names), means[method])
-        parts = [" / ".join(f"{value:.1f}" for value in each) for each in triples]
-        yield f"| `{method}` | {' | '.join(parts)} |"
-    for column, variant in enumerate((BEFORE, "default")):
-        overall = correlation(
-            [three[column] for three in means.values()], [three[2] for three in means.values()]
+        each = (*(accuracies(rows, name, method, columns) for name in names), means[method])
+        yield f"| `{method}` | {' | '.join(map(_joined, each))} |"
+    for column in columns[:2]:
+        listed = ", ".join(
+            f"{name} {correlation(rows, [name], methods, column):.2f}" for name in names
         )
-        each = {
-            name: correlation(
-                [_three(rows, name, method)[column] for method in methods],
-                [_three(rows, name, method)[2] for method in methods],
+        overall = correlation(rows, names, methods, column)
+        yield f"- {column} and tuned: {overall:.2f} of the means; by setting {listed}"
+
+
+def schedule_table(rows: Mapping[Cell, Row]) -> Iterator[str]:
+    """Falling rates beside the constant one: validation accuracy, the mean over methods."""
+    columns = ("default", *SCHEDULES)
+    yield f"| setting | {' | '.join(['constant', *SCHEDULES])} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name in SCHEDULE_SETTINGS:
+        found = [
+            statistics.mean(
+                float(rows[Cell(name, method, variant)].validation) for method in SCHEDULE_METHODS
             )
-            for name in names
-        }
-        listed = ", ".join(f"{name} {value:.2f}" for name, value in each.items())
-        yield f"- {variant} and tuned: {overall:.2f} of the means; by setting {listed}"
+            for variant in columns
+        ]
+        yield f"| {name} | {' | '.join(f'{value:.1f}' for value in found)} |"
 
 
-def _three(rows: Mapping[Cell, Row], name: str, method: str) -> tuple[float, float, float]:
-    before, default = (rows[Cell(name, method, variant)] for variant in (BEFORE, "default"))
-    return accuracy(before), accuracy(default), accuracy(tuned(rows, name, method))
+def _joined(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.1f}" for value in values)
 
 
-def correlation(left: Iterable[float], right: Iterable[float]) -> float:
-    """Of ranks (Spearman): are methods in the same order?"""
-    return float(spearmanr(list(left), list(right)).statistic)
+def correlation(
+    rows: Mapping[Cell, Row], names: Sequence[str], methods: Sequence[str], variant: str
+) -> float:
+    """Of ranks (Spearman): are methods in the order that they have when tuned?"""
+    means = mean_accuracies(rows, names, methods, (variant, "tuned"))
+    return float(spearmanr(list(means.values())).statistic)
 
 
 def main(
@@ -214,14 +289,10 @@ def main(
 ) -> None:
     """Every method on every setting with its defaults, and with the learning rate tuned."""
     names, chosen = only.split(",") if only else settings(), methods.split(",")
-    variants = (*RATE_FACTORS, BEFORE)
-    wanted = [
-        Cell(name, method, variant) for variant in variants for name in names for method in chosen
-    ]
     rows = read_rows()
     if not show:
-        complete(rows, wanted, workers)
-    for line in tables(rows, names, chosen):
+        complete(rows, all_cells(names, chosen), workers)
+    for line in (*tables(rows, names, chosen), "", *schedule_table(rows)):
         print(line)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from concordfl.algorithms import ALGORITHMS
+from concordfl.algorithms import ALGORITHMS, ALIASES
 from concordfl.core import Aggregation, ObjectiveChoice, Settings, Training
 from concordfl.core.optim import SCHEDULES
 from concordfl.core.settings import MAX_COUNT, Seed, to_toml
@@ -197,6 +197,8 @@ def page() -> str:
     )
     parts += ["## [aggregation]\n", "How clients' replies become the server's next state.\n"]
     parts += [table(Aggregation), "", "## [algorithm]\n", ALGORITHM]
+    others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
+    parts.append(f"Other names: {others}.\n")
     for name, kind in sorted(ALGORITHMS.items()):
         about = kind.about
         parts.append(

@@ -910,7 +910,9 @@ TYPED = (
     "a=b", "=", '"\\u0000"', "x" * 5000, "[1, 'a']", "'''", "#", "auto", "fedavg", "mlp", "digits",
     "/dev/zero", "../..", "natural", "cuda", "[1, 1, 1, 1, 1, 1, 1, 1]", "1e5", "4.0",
 )  # fmt: skip
-LOCAL_DATA = ("digits", "synthetic-mixture", "two-gaussians", "folder", "table")
+LOCAL_DATA = (
+    "digits", "synthetic-mixture", "three-datasets", "two-gaussians", "folder", "table",
+)  # fmt: skip
 QUICK_MODELS = ("linear", "mlp", "mlp", "mlp", "cnn", "lenet", "femnist_cnn")
 
 
@@ -1009,7 +1011,17 @@ def prepare_kept(world: World, folder: Path, rng: Generator) -> Prepared:
     shutil.copytree(world.path / "outside", folder / "outside")
     file = folder / "kept.results.jsonl"
     words, _ = damage_file(folder, file, rng)
-    more = pick(rng, ((), ("--fresh",), ("--over-clients",), ("--curve", "curve.svg"), ("--keep",)))
+    more = pick(
+        rng,
+        (
+            (),
+            ("--fresh",),
+            ("--over-clients",),
+            ("--last-ten",),
+            ("--curve", "curve.svg"),
+            ("--keep",),
+        ),
+    )
     # Kept results are a user's to edit: what keeps the rules is shown as it stands.
     return Prepared(words, (*COMPARE, *more))
 

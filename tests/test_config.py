@@ -5,9 +5,12 @@ import pytest
 
 import concordfl as cf
 from concordfl import SettingError
+from concordfl.algorithms import FedConceptEM
+from concordfl.cli.options import known_names
 from concordfl.config import Config, override, read_table
+from concordfl.inputs import read_inputs
 from concordfl.runner import load_config
-from concordfl.study.cells import cells
+from concordfl.study.cells import assign, cells
 
 EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
 
@@ -233,3 +236,25 @@ def test_paths_that_are_no_files(path):
     rules = r"must be a TOML file|the run file must exist|must have at most 10,000,000 bytes"
     with pytest.raises(SettingError, match=rules):
         read_table(Path(path))
+
+
+def test_a_method_may_be_called_by_its_other_name(tmp_path):
+    """FedRC is what FedConceptEM was published as: one method, wherever it is named."""
+    by_name = Config.from_table({"algorithm": {"name": "fedconceptem", "num_models": 4}})
+    other = Config.from_table({"algorithm": {"name": "fedrc", "num_models": 4}})
+    assert other == by_name
+    assert other.to_table()["algorithm"]["name"] == "fedconceptem"
+    file = tmp_path / "run.toml"
+    file.write_text('[algorithm]\nname = "fedavg"\n[compare.fedrc]\nnum_models = 5\n')
+    names = known_names("fedavg,fedrc")
+    assert names == ["fedavg", "fedconceptem"]
+    table = assign(read_table(file), ["compare.fedrc.noise=2"], names)
+    assert cells(table, names, [0])["fedconceptem", 0].algorithm == FedConceptEM(
+        num_models=5, noise=2
+    )
+    assert read_inputs(str(file), algorithm="fedrc").config().algorithm.num_models == 5
+    assert override({}, ["algorithm.name=fedrc"]) == {"algorithm": {"name": "fedconceptem"}}
+    table = {"compare": {"fedrc": {}, "fedconceptem": {}}}
+    rule = r"\[compare\] must be about different methods, got fedrc, fedconceptem"
+    with pytest.raises(SettingError, match=rule):
+        Config.from_table(table)

@@ -29,12 +29,7 @@ def rows(benchmark):
 
 
 def all_cells(benchmark):
-    return [
-        benchmark.Cell(setting, method, variant)
-        for setting in benchmark.settings()
-        for method in benchmark.METHODS
-        for variant in (benchmark.BEFORE, *benchmark.RATE_FACTORS)
-    ]
+    return benchmark.all_cells(benchmark.settings(), benchmark.METHODS)
 
 
 def test_every_kept_figure_is_of_the_defaults_as_they_are(benchmark, rows):
@@ -50,7 +45,8 @@ def test_every_kept_figure_is_of_the_defaults_as_they_are(benchmark, rows):
 
 def test_the_page_shows_the_kept_figures(benchmark, rows):
     page = (ROOT / "docs/defaults.md").read_text()
-    for line in benchmark.tables(rows, benchmark.settings(), benchmark.METHODS):
+    tables = benchmark.tables(rows, benchmark.settings(), benchmark.METHODS)
+    for line in (*tables, *benchmark.schedule_table(rows)):
         assert line in page, "run python benchmarks/defaults.py --show"
 
 
@@ -60,22 +56,35 @@ def test_no_method_is_at_chance(benchmark, rows):
         chance = 0.5 if setting in ("heart-disease", "synthetic-mixture") else 0.1
         error = (chance * (1 - chance) / FEWEST_TEST_EXAMPLES) ** 0.5
         for method in benchmark.METHODS:
-            found = benchmark.accuracy(rows[benchmark.Cell(setting, method, "default")])
+            (found,) = benchmark.accuracies(rows, setting, method, ["default"])
             assert found / 100 > chance + 2 * error, (setting, method)
 
 
 def test_fedavg_is_ahead_of_local_where_clients_do_not_differ(benchmark, rows):
-    fedavg, local = (
-        benchmark.accuracy(rows[benchmark.Cell("digits-iid", method, "default")])
-        for method in ("fedavg", "local")
-    )
-    assert fedavg >= local
+    for seed in benchmark.SEEDS:
+        fedavg, local = (
+            float(rows[benchmark.Cell("digits-iid", method, "default", seed)].test)
+            for method in ("fedavg", "local")
+        )
+        assert fedavg >= local
 
 
 def test_methods_are_in_the_order_that_they_have_when_tuned(benchmark, rows):
-    means = benchmark.mean_accuracies(rows, benchmark.settings(), benchmark.METHODS)
-    _, default, tuned = zip(*means.values(), strict=True)
-    assert benchmark.correlation(default, tuned) >= 0.8
+    names, methods = benchmark.settings(), benchmark.METHODS
+    assert benchmark.correlation(rows, names, methods, "default") >= 0.8
+
+
+def test_a_falling_rate_is_not_better_by_default(benchmark, rows):
+    """On validation examples, in the mean over settings and methods."""
+    means = {
+        variant: sum(
+            float(rows[benchmark.Cell(name, method, variant)].validation)
+            for name in benchmark.SCHEDULE_SETTINGS
+            for method in benchmark.SCHEDULE_METHODS
+        )
+        for variant in ("default", *benchmark.SCHEDULES)
+    }
+    assert max(means, key=means.get) == "default"
 
 
 @pytest.mark.parametrize("name", ["synthetic-mixture", "two-gaussians", "heart-disease"])

@@ -4,8 +4,8 @@
 
 Trains FedGMM, FedEM and FedAvg on MNIST (in runs/) and prints AUROC, AP and max-F1 of telling novel
 samples from familiar ones: an unseen digit, permuted labels, and images that are scaled, turned and
-mirrored. Figures that are kept beside the run files are not computed again, unless with --fresh;
---keep adds to them.
+mirrored. Beside AP and max-F1 stands what a score that knows nothing gets. Figures that are kept
+beside the run files are not computed again, unless with --fresh; --keep adds to them.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from concordfl import config as configuration
 from concordfl.cli import FreshOption, KeepOption, SetOption, script
 from concordfl.data import Arrays
 from concordfl.deploy.finished import FinishedRun
-from concordfl.deploy.scoring import Scored, score_examples
+from concordfl.deploy.scoring import Scored, normalise, score_examples
 from concordfl.metrics import novelty
 from concordfl.scenarios import SHIFTS
 from concordfl.study.cells import cells
@@ -28,6 +28,9 @@ from concordfl.study.measure import measure
 HERE = Path(__file__).parent
 METHODS = ("fedgmm", "fedem", "fedavg")
 FALSE_ALARM = 0.05
+NAMES = ("novel", "method", "score")
+FIGURES = ("AUROC", "AP", "base rate", "max-F1", "base F1", "false alarms", "noticed")
+SCORES = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}  # by their columns
 Row = list[str]
 
 
@@ -39,10 +42,8 @@ def main(
     table = Table(
         title=f"Novel samples; false alarms asked for: {FALSE_ALARM:.0%}", title_justify="left"
     )
-    for column in ("novel", "method", "score", "AUROC", "AP", "max-F1", "false alarms", "noticed"):
-        table.add_column(
-            column, justify="left" if column in ("novel", "method", "score") else "right"
-        )
+    for column in (*NAMES, *FIGURES):
+        table.add_column(column, justify="left" if column in NAMES else "right")
     notes: list[str] = []
     for name, look in (("mnist_without_1", _unseen), ("mnist_novelty", _out_of_domain)):
         file = HERE / f"{name}.toml"
@@ -99,7 +100,7 @@ def _compare(
     what: str, finished: FinishedRun, familiar: Arrays, novel: Arrays, labelled: list[bool]
 ) -> list[Row]:
     """A row for every score that the method has: with and without labels, and of those that know
-    p(y|x) that alone.
+    p(y|x) that alone, and both terms in one range.
     """
     both = [
         finished.preprocessing.to_examples(arrays) for arrays in (familiar, novel)
@@ -108,15 +109,17 @@ def _compare(
     rows = []
     for known in labelled if finished.settings.algorithm.scores_samples else labelled[:1]:
         seen, unseen = (score_examples(finished, examples, known, FALSE_ALARM) for examples in both)
-        kinds = {1: "highest softmax", 2: "log p(x)", 3: "log p(x) + log p(y|x)"}
-        rows.append(_row([*names, kinds[len(seen.columns)]], seen, unseen, "score"))
+        kind = SCORES[len(seen.columns)]
+        rows.append(_row([*names, kind], seen, unseen, "score"))
         if "log_p_y_given_x" in seen.columns:
             rows.append(_row([*names, "log p(y|x)"], seen, unseen, "log_p_y_given_x"))
+            rows.append(_row([*names, f"{kind}, each 0 to 1"], *normalise(seen, unseen), "score"))
     return rows
 
 
 def _row(names: list[str], seen: Scored, unseen: Scored, column: str) -> Row:
-    figures = novelty(seen.columns[column], unseen.columns[column])
+    found = novelty(seen.columns[column], unseen.columns[column])
+    figures = (found.auroc, found.ap, found.base_rate, found.max_f1, found.base_f1)
     verdicts = [part.novel for part in (seen, unseen)] if column == "score" else [None, None]
     shares = ["-" if verdict is None else f"{verdict.mean():.1%}" for verdict in verdicts]
     return [*names, *(f"{100 * value:.1f}" for value in figures), *shares]

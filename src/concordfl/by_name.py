@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from .algorithms import ALGORITHMS
+from .algorithms import ALGORITHMS, ALIASES
 from .core import Algorithm, SettingError, Settings
 from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import nearest, received
@@ -47,6 +47,11 @@ def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
 
 
 # --- methods --------------------------------------------------------------------------------------
+
+
+def registered(name: str) -> str:
+    """The name in the registry of a method that may be called by another one."""
+    return ALIASES.get(name, name)
 
 
 def algorithm_name(algorithm: Algorithm) -> str:

@@ -7,7 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from .by_name import algorithm_name, algorithm_reference
+from .by_name import algorithm_name, algorithm_reference, registered
 from .config import Config
 from .core import Algorithm, SettingError
 from .core.own_code import is_given
@@ -106,7 +106,7 @@ def _rows(
 def _configs(inputs: Inputs, given: AlgorithmLike, seeds: Sequence[int]) -> dict[int, Config]:
     """The configuration of a method with every seed."""
     if isinstance(given, str):
-        found = cells(inputs.table, [given], seeds, **inputs.objects)
+        found = cells(inputs.table, [registered(given)], seeds, **inputs.objects)
         return {seed: config for (_, seed), config in found.items()}
     table = {key: value for key, value in inputs.table.items() if key != "compare"}
     objects = dict(inputs.objects)

@@ -14,7 +14,7 @@ import tomli_w
 from torch import nn
 
 from . import models
-from .by_name import choose, method_from, method_table, named, nearest_name
+from .by_name import choose, method_from, method_table, named, nearest_name, registered
 from .core import Aggregation, Algorithm, ObjectiveChoice, SettingError, Training
 from .core.optim import SCHEDULES
 from .core.own_code import names_own_code
@@ -100,7 +100,7 @@ class Config:
     ) -> "Config":
         """From the sections of a run file; an object given in Python stands for its section."""
         _require_nesting(table)
-        table = with_relative_paths(_without_format(table))
+        table = with_relative_paths(_without_format(with_registered_names(table)))
         check_keys(table, (*SECTIONS, COMPARED))
         check_sections(table)
         table = _with_own_sections(table)
@@ -142,6 +142,21 @@ class Config:
     def own_code(self) -> dict[str, str]:
         """Settings that name code which is not concordfl's, as `package.module:function`."""
         return own_code(self.to_table())
+
+
+def with_registered_names(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with methods, in [algorithm] and [compare.NAME], by their names in the registry."""
+    changed = dict(table)
+    algorithm, compared = table.get("algorithm"), table.get(COMPARED)
+    if isinstance(algorithm, Mapping) and isinstance(algorithm.get("name"), str):
+        changed["algorithm"] = {**algorithm, "name": registered(algorithm["name"])}
+    if isinstance(compared, Mapping):
+        changed[COMPARED] = {registered(name): settings for name, settings in compared.items()}
+        if len(changed[COMPARED]) < len(compared):
+            raise SettingError(
+                f"[{COMPARED}] must be about different methods, got {', '.join(map(str, compared))}"
+            )
+    return changed
 
 
 def check_sections(table: Mapping[str, Any]) -> None:
@@ -279,7 +294,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """A run file; its relative paths begin at its folder."""
     table = _read_toml(path)
     table.setdefault(RELATIVE_TO, str(path.absolute().parent if path.is_file() else Path.cwd()))
-    return table
+    return with_registered_names(table)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -309,7 +324,7 @@ def override(table: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
     changed: dict[str, Any] = _copy(table)
     for assignment in assignments:
         _assign(changed, assignment)
-    return changed
+    return with_registered_names(changed)
 
 
 def without_own(table: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
@@ -346,13 +361,13 @@ def _assign(table: dict[str, Any], assignment: str) -> None:
 
 def split_path(path: str) -> list[str]:
     """The keys of `section.key`; the name of a user's own method, `compare.package.module:Class`,
-    is one key.
+    is one key, and a method of ours has its name in the registry.
     """
     keys = [key.strip() for key in path.split(".")]
-    last = next((index for index, key in enumerate(keys) if ":" in key), 0)
-    if keys[0] != COMPARED or last < 2:
+    if keys[0] != COMPARED or len(keys) == 1:
         return keys
-    return [COMPARED, ".".join(keys[1 : last + 1]), *keys[last + 1 :]]
+    last = next((index for index, key in enumerate(keys) if ":" in key), 1)
+    return [COMPARED, registered(".".join(keys[1 : last + 1])), *keys[last + 1 :]]
 
 
 def _require_nesting(table: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from . import config as configuration
+from .by_name import registered
 from .config import (
     COMPARED,
     DEFAULT_ALGORITHM,
@@ -73,6 +74,7 @@ def read_inputs(
     Objects stand for their sections; `data` then has the further settings of `clients`. A method
     that is given by name has its settings in [compare.NAME], where [algorithm] is another one's.
     """
+    algorithm = registered(algorithm) if isinstance(algorithm, str) else algorithm
     sections = _sections({key: value for key, value in settings.items() if value is not None})
     table = _without_replaced(_table_of(source), model, algorithm)
     objects: dict[str, Any] = {}
@@ -97,7 +99,7 @@ def _table_of(source: Source | None) -> dict[str, Any]:
     if isinstance(source, (str, Path)):
         table = configuration.read_table(Path(source))
     elif source is None or isinstance(source, Mapping):
-        table = dict(source or {})
+        table = configuration.with_registered_names(source or {})
     else:
         raise SettingError(
             f"a run must be a file, a dict of sections or settings by name, got {received(source)}"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .by_name import registered
 from .core import SettingError
 from .core.own_code import is_given
 from .core.settings import received
@@ -50,7 +51,7 @@ def tune(
     with tempfile.TemporaryDirectory() as elsewhere:
         return study.tune(
             inputs.table,
-            algorithms,
+            [registered(one) for one in algorithms],
             grid,
             out=elsewhere if out is None else out,
             seeds=seeds,

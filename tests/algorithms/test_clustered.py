@@ -60,7 +60,12 @@ def agreement(made):
 
 
 @pytest.mark.parametrize(
-    "method", [IFCA(num_models=1), CFL(max_clusters=1, warm_up=0), FeSEM(num_models=1, mu=0.0)]
+    "method",
+    [
+        IFCA(num_models=1, average="size"),
+        CFL(max_clusters=1, warm_up=0),
+        FeSEM(num_models=1, mu=0.0, average="size"),
+    ],
 )
 def test_one_cluster_is_fedavg_to_the_bit(method):
     """FeSEM's first round, which asks everyone, comes before the run's."""

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import toys
 from concordfl import Client, ClientStepError, DataError, Key, Model, SettingError, Training, run
-from concordfl.algorithms import FedAvg, FedConcat, FedConcatID
+from concordfl.algorithms import FedAvg, FedConcat, FedConcatID, Local
 from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.data.datasets import DATASETS
@@ -158,6 +158,42 @@ def test_inference_against_the_formulas():
     assert np.allclose(
         found, made.setup.model.logits(after, inputs).softmax(1).mean(0).numpy(), atol=1e-6
     )
+
+
+@pytest.mark.parametrize("infer", ["labels", "model", "bias"])
+def test_label_shares_are_recorded_as_the_server_knows_them(infer):
+    """Told ones are the true ones; inferred ones are not, and the file of the federation has the
+    true ones beside them.
+    """
+    data = skewed()
+    method = FedConcat(clusters=3, infer=infer, encoder_rounds=1, head_rounds=1, random_inputs=50)
+    made, _ = play(method, data)
+    rows = made.last_rows()
+    assert set(rows) == set(data.participants)
+    for client in data.describe()["clients"]:
+        if client["held_out"]:
+            continue
+        truth = np.array(client["labels"]) / client["train"]
+        found = np.array(rows[client["id"]]["label_shares"])
+        assert found.shape == (CLASSES,)
+        assert found.sum() == pytest.approx(1)
+        assert np.allclose(found, truth) == (infer == "labels")
+
+
+def test_as_many_clusters_as_clients_are_local_training_side_by_side():
+    """No clustering (figures 3 and 15): every encoder is that of a client that trains alone."""
+    data = skewed(clients=4)
+    method = FedConcat(clusters=4, encoder_rounds=3, head_rounds=2)
+    made, progress = play(method, data)
+    plain = toys.experiment(Local(), data, plan=Plan(rounds=3, evaluate_every=3))
+    plain.run(plain.start())
+    members = progress.server.members
+    assert sorted(members.values()) == [0, 1, 2, 3]
+    for id, k in members.items():
+        for name, value in toys.state(plain, id).items():
+            assert torch.allclose(progress.server.models[k][name], value, atol=1e-6)
+    assert progress.server.head["weight"].shape == (CLASSES, 4 * 8)
+    assert made.records[-1]["server"]["cluster_sizes"] == [1, 1, 1, 1]
 
 
 def test_noise_on_the_label_shares():

@@ -6,12 +6,18 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn.metrics import adjusted_rand_score
 
 import toys
 from concordfl import SettingError, Total, Training
 from concordfl.algorithms import FedAvg, FedConceptEM, FedEM, fedconceptem
-from concordfl.algorithms.fedconceptem import AdamMoments, FedConceptEMMessage, log_prior
+from concordfl.algorithms.fedconceptem import (
+    MIN_NOISY_SHARE,
+    AdamMoments,
+    FedConceptEMMessage,
+    log_prior,
+)
 from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -43,6 +49,17 @@ def concepts(clients=12, examples=40, seed=0):
         participants[f"client-{number:02d}"] = (draw(examples), draw(5), draw(20))
         groups[f"client-{number:02d}"] = {"concept": str(concept)}
     return Federation.build(participants, {}, 4, groups)
+
+
+def with_new_client(clients=6):
+    """`concepts`, the last of whose clients is not in training."""
+    data = concepts(clients + 1)
+    *known, last = data.participants
+    splits = {
+        id: [Arrays(part.x.numpy(), part.y.numpy()) for part in data.splits(id)]
+        for id in data.participants
+    }
+    return Federation.build({id: splits[id] for id in known}, {"new": splits[last]}, 4, data.groups)
 
 
 def visitor(made, id, examples):
@@ -91,6 +108,16 @@ def test_a_flat_table_is_a_prior_of_exactly_zero():
     table = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
     expected = torch.log(3 * torch.tensor([1.0, 3.0, 1e-8], dtype=torch.float64) / (4 + 1e-8))
     assert torch.allclose(log_prior(table), expected)
+
+
+@pytest.mark.parametrize("lost", [-1e-9, -30.0, -1e6])
+def test_what_is_lost_in_the_noise_counts_as_a_tenth_of_the_mean(lost):
+    """However far below 0 the noise has drawn an entry; what the noise has not hidden stays."""
+    noisy = torch.tensor([50.0, 70.0, lost, 80.0], dtype=torch.float64)  # they hold 200, 50 each
+    expected = torch.tensor([50.0, 70.0, 5.0, 80.0], dtype=torch.float64)
+    assert torch.allclose(log_prior(noisy, MIN_NOISY_SHARE), torch.log(4 * expected / 205))
+    hidden = torch.tensor([-3.0, lost, -2.0, -40.0], dtype=torch.float64)
+    assert log_prior(hidden, MIN_NOISY_SHARE).tolist() == [0.0] * 4
 
 
 # --- an independent EM in numpy -------------------------------------------------------------------
@@ -230,28 +257,34 @@ def test_figure_3():
     assert plain[:, 1].min() > 0.999
 
 
+def agreement(method, seed, rounds=30):
+    """ARI of argmax ω with the concept, of three concepts under label skew."""
+    data = concepts(clients=18, examples=60, seed=seed)
+    made = toys.experiment(
+        method,
+        data,
+        plan=Plan(rounds=rounds, evaluate_every=rounds, seed=seed, noise_seed=0),
+        training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
+        network="linear",
+    )
+    toys.result(made)
+    found = [toys.rows(made)[id]["group"] for id in data.participants]
+    return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
+
+
 def test_concepts_are_found_where_em_follows_labels():
-    """Three concepts under label skew: argmax ω is the concept, for most starts; the label prior is
-    what makes it so.
-    """
-
-    def agreement(method, seed):
-        data = concepts(clients=18, examples=60, seed=seed)
-        plan = Plan(rounds=30, evaluate_every=30, seed=seed)
-        made = toys.experiment(
-            method,
-            data,
-            plan=plan,
-            training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
-            network="linear",
-        )
-        toys.result(made)
-        found = [toys.rows(made)[id]["group"] for id in data.participants]
-        return adjusted_rand_score([data.groups[id]["concept"] for id in data.participants], found)
-
+    """argmax ω is the concept, for most starts; the label prior is what makes it so."""
     scores = [agreement(FedConceptEM(aggregate="size"), seed) for seed in range(5)]
     assert sorted(scores)[2] == 1.0
     assert np.mean(scores) > np.mean([agreement(FedEM(aggregate="size"), i) for i in range(5)])
+
+
+@pytest.mark.parametrize("noise", [10.0, 20.0, 40.0])
+def test_concepts_are_found_under_privacy_noise(noise):
+    """Figure 5a, also where the noise of all clients (42, 85, 170) is like or above the tables
+    (90 examples by label and model).
+    """
+    assert agreement(FedConceptEM(noise=noise), seed=3, rounds=20) == 1.0
 
 
 # --- sums only, and they are right ----------------------------------------------------------------
@@ -288,8 +321,82 @@ def test_totals_are_the_last_counted_reports_of_all_clients(noise, tmp_path):
         made = toys.experiment(method, plan=plan, folder=folder)
         progress = made.run(made.restore())
     assert close(progress.server.totals, reports(made, progress))
-    prior = {k: log_prior(table) for k, table in reports(made, progress).items()}
+    least = MIN_NOISY_SHARE if noise else 0.0
+    prior = {k: log_prior(table, least) for k, table in reports(made, progress).items()}
     assert all(torch.allclose(progress.server.log_prior[k], prior[k], atol=1e-9) for k in prior)
+
+
+def label_counts(data):
+    """(Y,) of all participants' training examples."""
+    labels = torch.cat([data.splits(id).train.y for id in data.participants])
+    return torch.bincount(labels, minlength=data.num_classes).double()
+
+
+def test_who_has_not_been_sampled_counts_with_equal_responsibilities():
+    """(9) is a sum over all clients from the first round on: γ = 1/K of Algorithm 1's first line
+    for those who have not trained.
+    """
+    data = toys.federation(clients=6)
+    made = toys.experiment(FedConceptEM(), data, plan=Plan(rounds=1, cohort=2))
+    progress = made.run(made.start())
+    expected = {k: torch.zeros(3, dtype=torch.float64) for k in range(3)}
+    trained = 0
+    for id in data.participants:
+        y, gamma = data.splits(id).train.y, toys.state(made, id).gamma
+        trained += bool(gamma)
+        for k, table in expected.items():
+            weight = gamma[k] if gamma else torch.full((len(y),), 1 / 3, dtype=torch.float64)
+            table.index_add_(0, y, weight)
+    assert trained == 2
+    assert close(progress.server.totals, expected)
+    assert torch.allclose(sum(progress.server.totals.values()), label_counts(data))
+    assert sum(progress.server.shares.values()) == pytest.approx(1)
+
+
+def test_all_labels_are_counted_first_only_where_clients_are_sampled():
+    """Once, by everybody, in a sum: a table of Y doubles each, and nothing else."""
+
+    def played(**plan):
+        made = toys.experiment(FedConceptEM(), plan=Plan(rounds=2, **plan))
+        progress = made.run(made.start())
+        return [turn.stage.name for turn in made.turns], progress
+
+    assert played(cohort=6)[0] == played(cohort=1.0)[0] == ["train"] * 2
+    stages, progress = played(cohort=2)
+    assert stages == ["labels", "train", "train"]
+    of_fedem = toys.experiment(FedEM(), plan=Plan(rounds=2, cohort=2))
+    fedem = of_fedem.run(of_fedem.start())
+    tables = 2 * 2 * 3 * 3 * 8  # two rounds, two clients, three models, three labels
+    assert progress.traffic.up == fedem.traffic.up + 6 * 3 * 8 + tables
+    assert progress.traffic.down == fedem.traffic.down + tables
+
+
+def test_labels_are_counted_under_the_privacy_noise():
+    data = toys.federation(clients=6)
+    plan = Plan(rounds=1, cohort=2, noise_seed=0)
+    made = toys.experiment(FedConceptEM(noise=50.0), data, plan=plan)
+    server = made.start().server
+    progress = made.start()
+    made.play(made.turns[0], progress)
+    noise = sum(progress.server.totals.values()) - label_counts(data)
+    assert 10 < noise.abs().max() < 50 * 6
+    assert tree.equal(progress.server.log_prior, server.log_prior), "it says nothing of any model"
+
+
+def test_who_has_never_been_sampled_predicts_with_weights_of_its_own():
+    """By the E-step, as a new client does: that its labels are counted leaves no weights behind."""
+    data = concepts(clients=6)
+    plan = Plan(rounds=1, cohort=1)
+    made = toys.experiment(FedConceptEM(), data, plan=plan, network="linear")
+    progress = made.run(made.start())
+    message = made.algorithm.message(progress.server, None)
+    never = [id for id in data.participants if not toys.state(made, id).gamma]
+    assert len(never) == 5
+    for id in never:
+        client = visitor(made, id, data.splits(id).train)
+        prior = fedconceptem.prior_of(client, message)
+        omega = mixture.settle(client.losses_each(message.models), prior).omega
+        assert list(toys.rows(made)[id]["weights"].values()) == pytest.approx(omega.tolist())
 
 
 def test_a_refused_reply_is_never_subtracted(monkeypatch):
@@ -406,6 +513,17 @@ def test_adam_as_printed():
     assert gamma[0, 0].item() == pytest.approx(moved)
 
 
+def test_adams_first_step_at_the_papers_rate_is_one_hot():
+    """α = 1 moves every responsibility by 1, up or down, however little it is to change."""
+    before = torch.full((2, 3), 1 / 3).double()
+    target = torch.tensor([[0.334, 0.333, 0.333], [0.35, 0.35, 0.30]]).double()
+    method, models = FedConceptEM(adam=True), dict.fromkeys(range(3))
+    zeros = mixture.by_model(models, torch.zeros(2, 3).double())
+    gamma, _ = method._accelerate(before, target, models, AdamMoments(zeros, zeros))
+    assert gamma[0].tolist() == pytest.approx([1, 0, 0], abs=1e-4)
+    assert gamma[1].tolist() == pytest.approx([0.5, 0.5, 0])
+
+
 # --- prediction and new clients -------------------------------------------------------------------
 
 
@@ -442,27 +560,57 @@ def test_a_new_client_finds_the_model_of_its_concept():
     assert len({found[0] for found in groups.values()}) == 3
 
 
-def test_fine_tuning_is_for_participants_only():
-    data, plan = concepts(clients=6), Plan(rounds=3)
-    plain = toys.result(toys.experiment(FedConceptEM(), data, plan=plan, network="linear"))
-    tuned = toys.result(
-        toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear")
-    )
+def test_fine_tuning_is_of_every_model_by_responsibility():
+    """At new clients too, whose figures it changes in table 1: one epoch per model, weighted by γ
+    of the E-step, here by hand; training does not notice.
+    """
+    data = with_new_client()
+
+    def played(**settings):
+        made = toys.experiment(
+            FedConceptEM(**settings), data, plan=Plan(rounds=3), training=FULL, network="linear"
+        )
+        progress = made.run(made.start())
+        return made, progress.server, made.summary(progress)
+
+    (_, _, plain), (made, server, tuned) = played(), played(fine_tune=True)
     assert tuned["parameters_sha256"] == plain["parameters_sha256"]
-    assert tuned["final"]["local_loss"] != plain["final"]["local_loss"]
-    made = toys.experiment(FedConceptEM(fine_tune=True), data, plan=plan, network="linear")
-    progress = made.run(made.start())
-    message = made.algorithm.message(progress.server, None)
-    client = toys.Client(
-        "new",
-        data.splits("client-00").train,
-        objective=Classification(4),
-        model=made.setup.model,
-        training=made.setup.training,
-        seed=0,
-        round=0,
-    )
-    state = made.algorithm.adapt(
-        client, made.algorithm.init_client(client, message), message, new=True
-    )
-    assert tree.equal(state.models, message.models)
+    assert tuned["states_sha256"] == plain["states_sha256"]
+    for figure in ("local_loss", "global_loss"):
+        assert tuned["final"][figure] != plain["final"][figure]
+
+    client = visitor(made, "new", data.splits("new").train)
+    prior = fedconceptem.prior_of(client, made.algorithm.message(server, None))
+    gamma = mixture.settle(client.losses_each(server.models), prior).gamma.numpy()
+    x, y = client.examples.x.double().numpy(), client.examples.y.numpy()
+    tests = data.splits("new").test
+    mixed = 0.0
+    for k, params in server.models.items():
+        weight, bias = (params[f"head.{name}"].double().numpy() for name in ("weight", "bias"))
+        error = softmax(x @ weight.T + bias, axis=1)
+        error[np.arange(len(y)), y] -= 1
+        error *= gamma[:, [k]] / len(y)  # (13)
+        weight, bias = weight - 0.05 * error.T @ x, bias - 0.05 * error.sum(0)
+        scores = softmax(tests.x.double().numpy() @ weight.T + bias, axis=1)
+        mixed = mixed + gamma[:, k].mean() * scores
+    loss = -np.log(mixed[np.arange(len(tests)), tests.y.numpy()]).mean()
+    assert tuned["final"]["global_loss"] == pytest.approx(loss, abs=1e-5)
+
+
+def test_new_clients_tune_as_the_run_says():
+    """`run.tune_new = 1` is what fine-tuning does, for new clients alone; both tune once."""
+    data = with_new_client()
+
+    def final(method, tune_new):
+        made = toys.experiment(
+            method, data, plan=Plan(rounds=2, tune_new=tune_new), training=FULL, network="linear"
+        )
+        return toys.result(made)["final"]
+
+    plain, once, twice = (final(FedConceptEM(), epochs) for epochs in (0, 1, 2))
+    tuned, both = (final(FedConceptEM(fine_tune=True), epochs) for epochs in (0, 1))
+    assert once["global_loss"] == tuned["global_loss"] == both["global_loss"]
+    assert len({plain["global_loss"], once["global_loss"], twice["global_loss"]}) == 3
+    assert plain["local_loss"] == once["local_loss"]
+    assert FedConceptEM().tunes_new
+    assert not FedConceptEM(fine_tune=True).tunes_new

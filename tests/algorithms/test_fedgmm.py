@@ -287,6 +287,28 @@ def test_new_clients_learn_their_weights_alone():
     assert tree.digest(progress.server) == before
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_new_client_may_take_a_few_steps_only(steps):
+    """Figure 8; beside EM on equal weights, by hand."""
+    algorithm = FedGMM(embedding="identity", adapt_steps=steps)
+    made = toys.experiment(algorithm, plan=Plan(rounds=4, evaluate_every=4))
+    progress = made.run(made.start())
+    client = toys.client(
+        made.federation.splits("held-out").train,
+        made.setup.model,
+        published=lambda name: tree.unpack(progress.publications.data[name]),
+    )
+    message = algorithm.message(progress.server, None)
+    state = algorithm.adapt(client, algorithm.init_client(client, message), message, new=True)
+    likelihoods = np.exp(-algorithm.losses(client, message).numpy())
+    pi = np.full(9, 1 / 9)
+    for _ in range(steps):
+        joint = pi * likelihoods
+        pi = (joint / joint.sum(1, keepdims=True)).mean(0)
+    assert state.steps == steps
+    assert np.allclose(state.pi.flatten().numpy(), pi)
+
+
 def test_a_start_in_which_nobody_answers_is_made_up_for():
     plan = Plan(rounds=6, dropout=0.8, evaluate_every=6, seed=3)
     summary = toys.result(

@@ -27,7 +27,12 @@ class FedAvgProjected(FedAvg):
 
 @pytest.mark.parametrize(
     ("method", "plain"),
-    [(FedRS(alpha=1.0), FedAvg()), (FedLC(tau=0.0), FedAvg()), (MOON(mu=0.0), FedAvgProjected())],
+    [
+        (FedRS(alpha=1.0), FedAvg()),
+        (FedLC(tau=0.0), FedAvg()),
+        (MOON(mu=0.0), FedAvgProjected()),
+        (MOON(mu=0.0, projection_head=False), FedAvg()),
+    ],
 )
 def test_the_limit_is_fedavg_to_the_bit(method, plain):
     ours, theirs = (toys.result(toys.experiment(each, plan=PLAN)) for each in (method, plain))
@@ -35,9 +40,10 @@ def test_the_limit_is_fedavg_to_the_bit(method, plain):
     assert ours["final"] == theirs["final"]
 
 
-@pytest.mark.parametrize("method", [FedRS(), FedLC(), MOON()])
+@pytest.mark.parametrize("method", [FedRS(), FedLC(), MOON(), MOON(projection_head=False)])
 def test_away_from_the_limit_it_is_something_else(method):
-    plain = FedAvgProjected() if isinstance(method, MOON) else FedAvg()
+    projects = isinstance(method, MOON) and method.projection_head
+    plain = FedAvgProjected() if projects else FedAvg()
     data = toys.federation(clients=3, examples=3)  # few examples: classes are missing
     ours, theirs = (
         toys.result(toys.experiment(each, data, plan=Plan(rounds=3))) for each in (method, plain)
@@ -74,8 +80,9 @@ def test_fedlc_shifts_logits_by_rarity():
     assert torch.isfinite(found)
 
 
-def test_moon_contrasts_with_the_received_and_the_last_model():
-    method = MOON(mu=2.0, temperature=0.25, dimensions=7)
+@pytest.mark.parametrize(("projection_head", "width"), [(True, 7), (False, 5)])
+def test_moon_contrasts_with_the_received_and_the_last_model(projection_head, width):
+    method = MOON(mu=2.0, temperature=0.25, dimensions=7, projection_head=projection_head)
     client, params, batch = skewed(method)
     received, last = client.model.init(1), client.model.init(2)
 
@@ -86,7 +93,7 @@ def test_moon_contrasts_with_the_received_and_the_last_model():
         return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
     z, near, far = map(representations, (params, received, last))
-    assert z.shape == (9, 7)
+    assert z.shape == (9, width)
     near, far = np.exp(cosine(z, near) / 0.25), np.exp(cosine(z, far) / 0.25)
     expected = float(client.loss(params, batch)) + 2.0 * -np.log(near / (near + far)).mean()
     others = [method._represent(client, values) for values in (received, last)]
@@ -106,8 +113,9 @@ def test_moon_remembers_its_own_model():
     assert not tree.equal(kept, progress.server)
 
 
-def test_moon_needs_an_encoder_and_a_head():
+@pytest.mark.parametrize("projection_head", [True, False])
+def test_moon_needs_an_encoder_and_a_head(projection_head):
     with pytest.raises(
         SettingError, match="moon needs a model with an encoder and a linear head, got Sequential"
     ):
-        MOON().network(nn.Sequential(nn.Linear(2, 2)), 2)
+        MOON(projection_head=projection_head).network(nn.Sequential(nn.Linear(2, 2)), 2)

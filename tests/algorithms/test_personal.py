@@ -6,8 +6,18 @@ import torch
 from torch import nn
 
 import toys
-from concordfl import Client, SettingError, Training
-from concordfl.algorithms import APFL, Ditto, FedAvg, FedBN, FedDual, FedRep, FeSEM, PFedMe
+from concordfl import Client, Model, SettingError, Task, Training
+from concordfl.algorithms import (
+    APFL,
+    IFCA,
+    Ditto,
+    FedAvg,
+    FedBN,
+    FedDual,
+    FedRep,
+    FeSEM,
+    PFedMe,
+)
 from concordfl.core import Classification, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.plan import Plan
@@ -67,8 +77,6 @@ class Residual(nn.Module):
 
 
 def test_fedbn_finds_layers_inside_residual_branches():
-    from concordfl import Model
-
     assert Model(lambda: nn.Sequential(nn.Linear(5, 5), nn.RMSNorm(5))).normalisation_names == (
         "1.weight",
     )
@@ -150,6 +158,18 @@ def test_fedrep_trains_the_head_then_the_body():
         assert torch.allclose(progress.server[name], body[name], atol=1e-6)
 
 
+def test_a_new_client_of_fedrep_fits_its_head_as_long_as_the_others():
+    """For ten epochs, as in the paper, unless told otherwise."""
+    made, progress = finished(FedRep(), rounds=1)
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
+    state = made.algorithm.init_client(client, progress.server)
+    whole = {**progress.server, **state["head"]}
+    for method, epochs in ((FedRep(), 10), (FedRep(head_epochs=3), 3)):
+        fitted = client.fit(whole, only=client.model.head_names, epochs=epochs, purpose="head")
+        adapted = method.adapt(client, state, progress.server, new=True)["head"]
+        assert tree.equal(adapted, tree.subset(fitted, client.model.head_names))
+
+
 def test_feddual_has_a_private_encoder_beside_the_shared_one():
     made, progress = finished(FedDual())
     assert not any(name.startswith("private.") for name in progress.server)
@@ -177,24 +197,97 @@ def test_a_new_client_of_feddual_fits_a_private_encoder():
     made, progress = finished(FedDual())
     client = toys.client(made.federation.splits("held-out").train, made.setup.model)
     state = made.algorithm.init_client(client, progress.server)
-    adapted = made.algorithm.adapt(client, state, progress.server, new=True)["private"]
-    losses = [
-        client.losses({**progress.server, **private}).mean()
-        for private in (state["private"], adapted)
+    adapted = [
+        method.adapt(client, state, progress.server, new=True)["private"]
+        for method in (FedDual(new_epochs=1), FedDual())
     ]
-    assert losses[1] < losses[0]
+    losses = [
+        float(client.losses({**progress.server, **private}).mean())
+        for private in (state["private"], *adapted)
+    ]
+    assert losses == sorted(losses, reverse=True)
+    whole = {**progress.server, **state["private"]}
+    ten = client.fit(whole, only=state["private"], epochs=10, purpose="adapt")
+    assert tree.equal(adapted[1], tree.subset(ten, state["private"]))
 
 
 def test_a_participant_of_fedbn_predicts_with_the_layers_it_has_trained():
+    """Under the averaged layers it estimates their statistics anew, unless told otherwise."""
     made, progress = finished(FedBN(), network=OWN[0])
-    state = toys.state(made, "client-0")
+    state, server = toys.state(made, "client-0"), progress.server
     train = made.federation.splits("client-0").train
     client = toys.client(train, made.setup.model, has_state=True)
-    assert tree.equal(
-        made.algorithm.adapt(client, state, progress.server, new=False)["layers"], state["layers"]
+    assert tree.equal(FedBN(statistics="trained").adapt(client, state, server, new=False), state)
+    estimated = made.algorithm.adapt(client, state, server, new=False)["layers"]
+    for name in ("encoder.1.weight", "encoder.1.bias"):
+        assert torch.equal(estimated[name], state["layers"][name])
+        assert not torch.equal(estimated[name], made.setup.model.init(0)[name])
+    hidden = nn.functional.linear(train.x, server["encoder.0.weight"], server["encoder.0.bias"])
+    found, trained = (
+        layers["encoder.1.running_mean"] - hidden.mean(0) for layers in (estimated, state["layers"])
     )
-    assert not torch.equal(
-        state["layers"]["encoder.1.weight"], made.setup.model.init(0)["encoder.1.weight"]
+    assert found.abs().max() < 0.35
+    assert found.norm() < trained.norm()
+
+
+def test_fedbn_estimates_nothing_where_layers_have_no_statistics():
+    made = toys.experiment(FedBN())
+    model = Model(lambda: Residual(5, 3))
+    client = toys.client(made.federation.splits("client-0").train, model, has_state=True)
+    server = FedBN().init_server(Task(model, Classification(3), (5,)), 0)
+    state = FedBN().init_client(client, server)
+    assert state["layers"]
+    assert FedBN().adapt(client, state, server, new=False) is state
+
+
+@pytest.mark.parametrize(
+    ("method", "part"), [(FedBN, "layers"), (FedDual, "private")], ids=["fedbn", "feddual"]
+)
+def test_new_clients_may_start_from_the_participants_average(method, part):
+    """It travels in a sum, is counted, and changes nothing for participants."""
+    plain, average = (
+        finished(method(new_start=start), network=OWN[0], rounds=2)
+        for start in ("initial", "average")
+    )
+    ids = average[0].federation.participants
+    states = {id: toys.state(average[0], id) for id in ids}
+    assert all(tree.equal(states[id], toys.state(plain[0], id)) for id in ids)
+    private = states[ids[0]][part]
+    assert set(average[1].server) == set(plain[1].server) | set(private)
+    assert not set(plain[1].server) & set(private)
+    sizes = {id: average[0].federation.size(id) for id in ids}
+    for name in private:
+        mean = sum(sizes[id] * states[id][part][name] for id in ids) / sum(sizes.values())
+        assert torch.allclose(average[1].server[name], mean, atol=1e-5)
+    for name, value in plain[1].server.items():
+        assert torch.equal(value, average[1].server[name])
+    sent = 2 * len(ids) * tree.num_bytes(private)
+    assert average[1].traffic.up == plain[1].traffic.up + sent
+    assert average[1].traffic.down == plain[1].traffic.down
+    train = average[0].federation.splits("held-out").train
+    client = toys.client(train, average[0].setup.model)
+    start = average[0].algorithm.init_client(client, average[1].server)[part]
+    assert tree.equal(start, tree.subset(average[1].server, private))
+
+
+def test_a_new_client_of_fedbn_takes_the_average_as_it_is():
+    """Statistics estimated on other classes than the participants' would not fit the layers."""
+    method = FedBN(new_start="average")
+    made, progress = finished(method, network=OWN[0])
+    examples = made.federation.splits("held-out").test
+    client = toys.client(made.federation.splits("held-out").train, made.setup.model)
+    state = method.adapt(
+        client, method.init_client(client, progress.server), progress.server, new=True
+    )
+    expected = client.predictions(progress.server, examples)
+    assert torch.equal(method.predict(client, state, progress.server, examples), expected)
+    assert method.unadapted(client, progress.server) is not None
+    assert FedBN().unadapted(client, finished(FedBN(), network=OWN[0])[1].server) is None
+    participant = toys.client(client.examples, made.setup.model, has_state=True)
+    own = toys.state(made, "client-0")
+    assert tree.equal(
+        tree.subset(method.parameters(participant, own, progress.server), own["layers"]),
+        own["layers"],
     )
 
 
@@ -204,7 +297,7 @@ def test_pfedme_tends_to_fedavg(penalty):
     rate η.
     """
     data = toys.federation()
-    method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1)
+    method = PFedMe(penalty=penalty, inner_lr=1 / penalty, outer_lr=0.1, average="size")
     _, ours = finished(
         method, data, training=Training(lr=0.1, batch_size=8, momentum=0.0, epochs=1)
     )
@@ -226,6 +319,20 @@ def test_rates_of_pfedme_that_are_left_out_follow_the_runs(rate, momentum, expec
     given = finished(PFedMe(inner_lr=expected, outer_lr=expected), training=training)[1]
     for name, value in given.server.items():
         assert torch.allclose(left_out.server[name], value, atol=1e-6)
+
+
+def test_pfedme_moves_with_its_defaults():
+    """Within a factor as far as FedAvg; with rates of 0.01 and 0.005 it stayed where it was."""
+    start = finished(FedAvg(), rounds=1)[0].setup.model.init(0)
+    made, ours = finished(PFedMe(), training=Training(), rounds=10)
+    slow = finished(PFedMe(inner_lr=0.01, outer_lr=0.005), training=Training(), rounds=10)[1]
+    theirs = finished(FedAvg(), training=Training(), rounds=10)[1]
+    far, near, reference = (
+        float(tree.sq_dist(one.server, start)) ** 0.5 for one in (ours, slow, theirs)
+    )
+    assert far > reference / 4 > near
+    assert made.records[-1]["local"]["accuracy"] > 0.9
+    assert made.records[-1]["global"]["accuracy"] > 0.9
 
 
 def test_pfedme_mixes_at_the_server():
@@ -389,6 +496,71 @@ def test_fesem_by_hand():
     )
     trained = pulled(pulled(start, gradient, 0.1, 2.0, start), gradient, 0.1, 2.0, start)
     assert torch.allclose(toys.sent(reply).mean()["head.weight"], trained[0], atol=1e-6)
+
+
+def unequal_clients():
+    """Two clients of 6 and 18 examples."""
+    whole = toys.federation(clients=1, examples=24)
+    train = whole.splits("client-0").train
+    arrays = [
+        Arrays(train.x[part].numpy(), train.y[part].numpy())
+        for part in (slice(0, 6), slice(6, 24), slice(0, 0))
+    ]
+    small, large, none = arrays
+    return Federation.build({"small": (small, none, small), "large": (large, none, large)}, {}, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "kwargs", "model"),
+    [
+        (IFCA, {"num_models": 1}, lambda server: server[0]),
+        (FeSEM, {"num_models": 1, "mu": 0.0}, lambda server: server.centres[0]),
+        # θ = w - ∇f / λ, and w moves by outer_lr λ (w - θ)
+        (
+            PFedMe,
+            {"penalty": 4.0, "inner_steps": 1, "inner_lr": 0.25, "outer_lr": 0.1},
+            lambda server: server,
+        ),
+    ],
+    ids=["ifca", "fesem", "pfedme"],
+)
+def test_clients_count_alike_unless_asked_otherwise(method, kwargs, model):
+    """A full-batch step of a linear model by hand, at clients of 6 and 18 examples."""
+    data = unequal_clients()
+    training = Training(lr=0.1, batch_size=100, epochs=1, momentum=0.0)
+    whole = toys.model_for(FedAvg(), data, "linear").init(0)
+    start, bias = whole["head.weight"], whole["head.bias"]
+    small, large = (
+        start - 0.1 * softmax_gradient(train.x, train.y)(start, bias)[0]
+        for train in (data.splits(id).train for id in ("small", "large"))
+    )
+    for average, expected in {
+        "equal": (small + large) / 2,
+        "size": (6 * small + 18 * large) / 24,
+    }.items():
+        asked = {} if average == "equal" else {"average": average}
+        made = toys.experiment(method(**kwargs, **asked), data, training=training, network="linear")
+        progress = made.start()
+        made.play(made.turns[0], progress)
+        assert torch.allclose(model(progress.server)["head.weight"], expected, atol=1e-6)
+
+
+def test_fedrep_counts_bodies_alike_unless_asked_otherwise():
+    data = unequal_clients()
+    bodies = {}
+    for id in data.participants:
+        alone = Federation.build(
+            {id: tuple(Arrays(s.x.numpy(), s.y.numpy()) for s in data.splits(id))}, {}, 3
+        )
+        bodies[id] = finished(FedRep(), alone, rounds=1)[1].server
+    for average, weights in {"equal": (1, 1), "size": (6, 18)}.items():
+        _, progress = finished(FedRep(average=average), data, rounds=1)
+        for name, value in progress.server.items():
+            expected = sum(
+                weight * bodies[id][name]
+                for id, weight in zip(("small", "large"), weights, strict=True)
+            ) / sum(weights)
+            assert torch.allclose(value, expected, atol=1e-6)
 
 
 def test_fedrep_needs_two_parts():

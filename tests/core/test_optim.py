@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from concordfl import SettingError, Training
-from concordfl.core.optim import MultiStep, Step, adam, sgd
+from concordfl.core.optim import Cosine, MultiStep, Step, adam, sgd
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,17 @@ def test_schedules():
     assert [step.rate(r) for r in (0, 9, 10, 25)] == [1, 1, 0.5, 0.25]
     multi = Training(lr=1.0, schedule=MultiStep(milestones=(3, 5), gamma=0.1))
     assert [multi.rate(r) for r in (2, 3, 5)] == pytest.approx([1, 0.1, 0.01])
+
+
+def test_the_cosine_schedule_is_that_of_pytorch_and_then_stays():
+    ours = Training(lr=0.5, schedule=Cosine(rounds=8, final=0.1))
+    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(oracle, T_max=8, eta_min=0.05)
+    for round in range(9):
+        assert ours.rate(round) == pytest.approx(theirs.get_last_lr()[0])
+        oracle.step()
+        theirs.step()
+    assert ours.rate(100) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(

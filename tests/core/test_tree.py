@@ -100,6 +100,17 @@ def test_named_tuples_travel_under_their_short_name():
     assert tree.unpack(packed) == Pair(1, 2)
 
 
+def test_fields_that_came_later_are_filled_by_their_defaults(monkeypatch):
+    later = namedtuple("Pair", ("a", "b", "c"), defaults=("new",))
+    without_default = namedtuple("Pair", ("a", "b", "c"))
+    packed = tree.pack(Pair(1, 2))
+    monkeypatch.setitem(tree._registered, "Pair", later)
+    assert tree.unpack(packed) == later(1, 2, "new")
+    monkeypatch.setitem(tree._registered, "Pair", without_default)
+    with pytest.raises(FormatError, match="a tree's structure must be known"):
+        tree.unpack(packed)
+
+
 def test_a_named_tuple_that_is_not_registered_cannot_be_packed():
     class Stranger(NamedTuple):
         a: int

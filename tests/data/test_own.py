@@ -280,7 +280,7 @@ def test_own_data_come_in_clients_of_their_own(tmp_path):
         assert isinstance(Config.from_table({"data": data}).scenario.partition, Natural)
     assert isinstance(Config.from_table({"data": {"name": "mnist"}}).scenario.partition, Iid)
     with_clients = {name for name, kind in DATASETS.items() if kind.has_clients}
-    generated = {"synthetic-mixture", "two-gaussians"}
+    generated = {"synthetic-mixture", "three-datasets", "two-gaussians"}
     assert with_clients == {"folder", "table", "memory", "heart-disease", *generated}
     assert set(OWN_DATA) < with_clients
 

@@ -15,7 +15,7 @@ from concordfl import DataError, Key, SettingError, run
 from concordfl.data.datasets import DATASETS
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.newcomer import adapt
-from concordfl.deploy.scoring import score, score_both
+from concordfl.deploy.scoring import Scored, normalise, score, score_both
 
 SECTIONS = {
     "data": {"name": "digits", "standardise": False},
@@ -136,7 +136,9 @@ def test_the_command_writes_a_table(folder):
     )
     assert done.returncode == 0, done.stderr
     assert "100 samples, 100 of them novel" in done.stdout
-    assert "AUROC 1.0000, AP 1.0000, max-F1 1.0000" in done.stdout
+    # 364 familiar samples and 100 others: 364/464, and an F1 of 2 · 364 / (364 + 464)
+    assert "AUROC 1.0000, AP 1.0000 (base rate 0.7845)" in done.stdout
+    assert "max-F1 1.0000 (of calling all familiar: 0.8792)" in done.stdout
     rows = list(csv.DictReader((folder / "fedgmm/scores/noise.csv").read_text().splitlines()))
     assert len(rows) == 100
     assert list(rows[0]) == ["sample", "log_p_x", "score", "verdict"]
@@ -195,7 +197,7 @@ def test_without_validation_data_there_are_no_verdicts(tmp_path, folder):
     assert scored.threshold is None
     assert scored.novel is None
     done = concordfl(tmp_path, "score", tmp_path / "run", "--data", folder / "noise.npz")
-    assert "no verdicts, as the run kept no validation data" in done.stdout
+    assert "no verdicts, as there is no threshold from validation data" in done.stdout
 
 
 def test_two_files_are_scored_alike(folder, tmp_path):
@@ -213,3 +215,36 @@ def test_a_client_without_labels_may_join_where_none_are_needed(folder):
     assert adapt(folder / "fedgmm-unsupervised", folder / "unlabelled.npz")["tested_on"] == {
         "examples": 182
     }
+
+
+def test_terms_may_be_brought_to_one_range_before_they_are_added(folder, tmp_path):
+    def scored(log_x, log_y):
+        columns = {"log_p_x": np.array(log_x), "log_p_y_given_x": np.array(log_y)}
+        return Scored({**columns, "score": sum(columns.values())}, -5.0, 0.05)
+
+    # log p(x) from -300 to 100, log p(y|x) from -4 to 0
+    familiar, novel = normalise(scored([0.0, 100.0], [-1.0, 0.0]), scored([-300.0], [-4.0]))
+    assert familiar.score.tolist() == [0.75 + 0.75, 1.0 + 1.0]
+    assert novel.score.tolist() == [0.0]
+    assert familiar.threshold is None
+    alike, _ = normalise(scored([2.0], [-3.0]), scored([2.0], [-3.0]))
+    assert alike.score.tolist() == [0.0]
+    # where there is one term, its order is all that counts
+    single = score(folder / "fedgmm", folder / "noise.npz")
+    assert normalise(single, single) == [single, single]
+
+    x, y = (np.load(folder / "familiar.npz")[part] for part in ("x", "y"))
+    np.savez(tmp_path / "permuted.npz", x=x, y=(y + 1) % 10)
+    command = ("score", folder / "fedgmm", "--data", tmp_path / "permuted.npz", "--normalise")
+    refused = concordfl(folder, *command)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--normalise needs --against" in refused.stderr
+    out = tmp_path / "scores.csv"
+    done = concordfl(folder, *command, "--against", folder / "familiar.npz", "--out", out)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert "verdict" not in rows[0]
+    values = np.array([[float(value) for value in row.values()] for row in rows])
+    assert np.allclose(values[:, 3], values[:, 1] + values[:, 2])
+    assert values[:, 1:3].min() >= 0
+    assert values[:, 1:3].max() <= 1

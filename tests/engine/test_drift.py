@@ -91,7 +91,7 @@ def test_fedavg_meets_the_change_in_the_training_round_it_is_given(seen):
 def test_rounds_that_only_prepare_do_not_count(seen):
     """FedGMM has nine of them before its first training round."""
     method = FedGMM(num_gaussians=3, lloyd_steps=5)
-    turns = schedule(method, 6, toys.model_for(method, toys.federation()))
+    turns = schedule(method, Plan(rounds=6), toys.model_for(method, toys.federation()), 4)
     assert sum(not turn.stage.trains for turn in turns) == 9
     run(method)
     found = sizes(seen)
@@ -139,7 +139,7 @@ def test_a_first_round_that_is_thrown_away_does_not(seen):
 )
 def test_the_schedule_counts_training_rounds(method, expected):
     model = toys.model_for(method, toys.federation())
-    assert [turn.training_round for turn in schedule(method, 3, model)] == expected
+    assert [turn.training_round for turn in schedule(method, Plan(rounds=3), model, 4)] == expected
 
 
 def test_orders_carry_the_training_round():

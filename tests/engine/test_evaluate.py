@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import toys
-from concordfl import SettingError
-from concordfl.algorithms import APFL, FedAvg, FedGMM
+from concordfl import Algorithm, SettingError
+from concordfl.algorithms import APFL, Ditto, FedAvg, FedGMM, FedSoft, Local, PFedMe
+from concordfl.core import tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine import evaluate
 from concordfl.engine.plan import Plan
@@ -68,6 +69,59 @@ def test_clients_without_test_examples_are_left_out_and_counted():
     made = toys.experiment(FedAvg(), data)
     assert toys.result(made)["final"]["local_num_clients"] == 1
     assert data.without_test() == ("b",)
+
+
+# --- the mean of personal models ------------------------------------------------------------------
+
+
+def own_model(algorithm, state):
+    """By hand: where each method keeps a client's whole model."""
+    if isinstance(algorithm, Local):
+        return state
+    return state.model if isinstance(algorithm, FedSoft) else state["own"]
+
+
+@pytest.mark.parametrize("method", [Local(), Ditto(), PFedMe(), FedSoft()])
+def test_newcomers_are_scored_with_the_mean_of_the_participants_models_too(method):
+    made = toys.experiment(method, plan=Plan(rounds=2, evaluate_every=1))
+    final = toys.result(made)["final"]
+    models = [own_model(method, toys.state(made, id)) for id in made.federation.participants]
+    mean = {name: torch.stack([one[name] for one in models]).mean(0) for name in models[0]}
+    (test,) = (made.federation.splits(id).test for id in made.federation.held_out)
+    with torch.no_grad():
+        correct = made.setup.model.module(mean)(test.x).argmax(1) == test.y
+    assert final["global_averaged_accuracy"] == pytest.approx(float(correct.double().mean()))
+    assert [record["global_averaged"]["num_clients"] for record in made.records] == [1, 1]
+
+
+def test_the_mean_of_personal_models_changes_no_training_and_counts_as_evaluation():
+    class Plain(Local):
+        personal_model = Algorithm.personal_model
+
+    with_mean, without = (toys.experiment(method) for method in (Local(), Plain()))
+    ours, theirs = toys.result(with_mean), toys.result(without)
+    assert ours["states_sha256"] == theirs["states_sha256"]
+    assert "global_averaged_accuracy" not in theirs["final"]
+    size = tree.num_bytes(with_mean.setup.model.init(0))
+    clients, evaluations = len(with_mean.federation.participants), 2
+    for summary in (ours, theirs):
+        assert (summary["bytes"]["down"], summary["bytes"]["up"]) == (0, 0)
+    sent = {key: ours["bytes"][key] - theirs["bytes"][key] for key in ours["bytes"]}
+    assert sent["evaluation_down"] == evaluations * size  # to the one held-out client
+    assert sent["evaluation_up"] > evaluations * clients * size
+
+
+def test_clients_that_never_trained_have_no_part_in_the_mean():
+    made = toys.experiment(Local(), plan=Plan(rounds=1, cohort=1))
+    final = toys.result(made)["final"]
+    (trained,) = (id for id, _ in made.executor.personal_parts())
+    (test,) = (made.federation.splits(id).test for id in made.federation.held_out)
+    somebody = toys.client(test, made.setup.model)
+    alone = somebody.predictions(toys.state(made, trained), test).argmax(1)
+    correct = (alone == test.y).double().mean()
+    assert final["global_averaged_accuracy"] == pytest.approx(float(correct))
+    shared = toys.result(toys.experiment(FedAvg()))["final"]
+    assert not any(name.startswith("global_averaged") for name in shared)
 
 
 # --- thresholds -----------------------------------------------------------------------------------
@@ -141,3 +195,15 @@ def test_no_likelihood_of_an_example_reaches_the_server():
     assert 1 <= len(counted) <= evaluate.MAX_NARROWINGS
     total = sum(len(made.federation.splits(id).validation) for id in made.roster.participants)
     assert int(counted[-1].value["log_x"].sum()) == total
+
+
+def test_the_summary_tells_how_figures_fluctuate_over_the_last_ten_evaluated_rounds():
+    made = toys.experiment(FedAvg(), plan=Plan(rounds=12, evaluate_every=1))
+    found = toys.result(made)["last_ten"]
+    assert (found["first_round"], found["last_round"]) == (3, 12)
+    for scope in ("local", "global"):
+        values = [record[scope]["accuracy"] for record in made.records[-10:]]
+        assert found[f"{scope}_accuracy"] == pytest.approx(np.mean(values))
+        assert found[f"{scope}_accuracy_std"] == pytest.approx(np.std(values, ddof=1))
+    few = toys.experiment(FedAvg(), plan=Plan(rounds=12, evaluate_every=2))
+    assert toys.result(few)["last_ten"] is None

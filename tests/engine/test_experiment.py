@@ -54,7 +54,7 @@ def test_the_schedule_counts_rounds_by_stage():
                 Stage("c", self.round, rounds=1),
             )
 
-    turns = schedule(Staged(), 3, toys.model_for(Staged(), toys.federation()))
+    turns = schedule(Staged(), Plan(rounds=3), toys.model_for(Staged(), toys.federation()), 4)
     found = [(turn.round, turn.stage.name, turn.stage_round) for turn in turns]
     assert found == [(1, "a", 0), (2, "a", 1), (3, "b", 1), (4, "b", 2), (5, "b", 3), (6, "c", 0)]
 

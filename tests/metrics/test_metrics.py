@@ -73,7 +73,16 @@ def test_novelty_against_counting():
     assert found.max_f1 == pytest.approx(max(f1))
     ranks = np.array([((familiar >= cut).sum(), (novel >= cut).sum()) for cut in familiar])
     assert found.ap == pytest.approx((ranks[:, 0] / ranks.sum(1)).mean())
-    assert novelty(np.ones(5), np.ones(5)).auroc == 0.5
+    assert found.base_rate == pytest.approx(200 / 300)
+
+
+def test_what_a_score_gets_that_knows_nothing():
+    """A constant calls all samples familiar: AP is their share, and F1 that of this verdict."""
+    found = novelty(np.ones(8), np.ones(2))
+    assert found.auroc == 0.5
+    assert found.ap == found.base_rate == 0.8
+    assert found.max_f1 == pytest.approx(found.base_f1)
+    assert found.base_f1 == pytest.approx(sk.f1_score([1] * 8 + [0] * 2, [1] * 10))
 
 
 def test_separation_of_points_into_true_groups():

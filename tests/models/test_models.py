@@ -21,6 +21,28 @@ def test_sizes_at_28x28(name, parameters):
     assert model.logits(model.init(0), torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
+def test_the_femnist_cnn_with_dropout():
+    """The size that its authors count at 62 classes; what is dropped is drawn in training only."""
+    model = Model(make_builder("femnist_cnn", (1, 28, 28), 62, {"variant": "reddi"}))
+    assert model.num_parameters == 1_206_590
+    encoder = model.module(model.init(0)).encoder
+    kinds = [type(layer).__name__ for layer in encoder]
+    assert [layer.kernel_size for layer in encoder if hasattr(layer, "kernel_size")][:2] == [
+        (3, 3),
+        (3, 3),
+    ]
+    assert [layer.p for layer in encoder if isinstance(layer, torch.nn.Dropout)] == [0.25, 0.5]
+    assert kinds.count("MaxPool2d") == 1
+    params, x = model.init(0), torch.rand(4, 1, 28, 28)
+    assert torch.equal(model.logits(params, x), model.logits(params, x))
+    with model.trained(params) as (live, _):
+        assert not torch.equal(model.features(live, x), model.features(live, x))
+    with pytest.raises(
+        SettingError, match="model.variant must be one of 'leaf' or 'reddi', got 'big'"
+    ):
+        make_builder("femnist_cnn", (1, 28, 28), 62, {"variant": "big"})
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     # The published networks with a first layer for small images, and ten classes.

@@ -1,17 +1,21 @@
 import csv
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from concordfl.core import SettingError
 from concordfl.report import export_table
 from concordfl.report.tables import (
+    comparison_parts,
     comparison_table,
     for_whom_table,
+    last_ten_table,
     over_clients_table,
     percent,
     plain,
     run_table,
+    selected_table,
     size,
     spread,
 )
@@ -73,6 +77,40 @@ def test_tables_show_what_the_summaries_say():
     ]
 
 
+def test_the_selected_round_is_shown_beside_the_last():
+    averaged = {"round": 3, "local_accuracy": 0.7, "global_averaged_accuracy": 0.125}
+    runs = {
+        "fedavg": [SUMMARY, {**SUMMARY, "selected": {**SUMMARY["final"], "local_accuracy": 0.375}}],
+        "local": [{**SUMMARY, "selected": averaged}, {**SUMMARY, "selected": None}],
+    }
+    shown = text(selected_table(runs))
+    assert "At the round that was best on validation data, accuracy in percent" in shown
+    assert rows_of(shown) == [
+        ["method", "round", "test", "newcomers", "newcomers, models averaged"],
+        ["fedavg", "2, 4", "50.0 ± 17.7", "75.0", "-"],
+        ["local", "3", "70.0", "-", "12.5"],
+    ]
+    on_training = {**SUMMARY, "selected_on": "training"}
+    titled = selected_table({"a method with a long name, seed by seed": [on_training]})
+    assert "best on training data" in text(titled)
+    last = {**SUMMARY, "selected": SUMMARY["final"]}
+    assert selected_table({"fedavg": [last, {**SUMMARY, "selected": None}]}) is None
+    parts = list(comparison_parts("title", runs))
+    assert rows_of(text(parts[1])) == rows_of(shown)
+
+
+def test_newcomers_with_averaged_models_are_a_line_where_a_method_has_such_models():
+    runs = {"fedavg": [SUMMARY], "local": [SUMMARY]}
+    assert not any("participants' own models" in str(part) for part in comparison_parts("", runs))
+    final = {**SUMMARY["final"], "global_averaged_accuracy": 0.125}
+    runs["local"] = [{**SUMMARY, "final": final}]
+    line = "Newcomers' accuracy with the mean of the participants' own models: local 12.5"
+    assert line in list(comparison_parts("title", runs))
+    assert ["  with participants' models averaged".strip(), "12.5", "-"] in rows_of(
+        text(run_table(runs["local"][0]))
+    )
+
+
 def test_other_figures_are_shown_in_their_own_unit():
     final = {"round": 4, "local_rmse": 12.3456, "local_mae": 9.5, "global_rmse": 20.0}
     summary = {**SUMMARY, "final": final, "selected": None}
@@ -126,7 +164,7 @@ def test_tables_fit_into_100_columns(seeds):
         name: [of_clients(0.5, 1.0, group_sizes=[20, 10, 6], clusters={"ari": 0.875})] * seeds
         for name in ("local", "fedconceptem")
     }
-    for table in (comparison_table("title", runs), for_whom_table(runs)):
+    for table in (comparison_table("title", runs), selected_table(runs), for_whom_table(runs)):
         lines = text(table, width=100).splitlines()
         assert max(map(len, lines)) <= 100
         assert not any("fedconcep " in line for line in lines)
@@ -146,6 +184,7 @@ def test_the_exported_table_has_a_row_per_method_and_seed():
     ]  # fmt: skip
     assert float(rows[0]["final.local_accuracy"]) == 0.5
     assert float(rows[0]["selected.local_accuracy"]) == 0.625
+    assert rows[0]["selected_on"] == "validation"
     assert rows[0]["bytes.down"] == "2500"
     assert (rows[1]["warnings"], rows[1]["groups"]) == ("void", "2+1")
 
@@ -156,6 +195,35 @@ def test_an_export_that_could_not_be_written_is_refused(tmp_path):
         export_table.check(tmp_path / "table.txt")
     with pytest.raises(SettingError, match="--export must be in a folder that exists, got"):
         export_table.check(tmp_path / "nowhere" / "table.csv")
+
+
+def evaluated(values):
+    """A run's history: rounds 5, 10, ... with these accuracies of newcomers."""
+    history = [
+        {"round": 5 * number, "global_accuracy": value} for number, value in enumerate(values, 1)
+    ]
+    return {**SUMMARY, "history": history}
+
+
+def test_the_last_ten_evaluated_rounds():
+    swinging = evaluated([0.9, *[0.4, 0.6] * 5])  # of the last ten, not of the first
+    runs = {"fedavg": [swinging, evaluated([0.7] * 10)], "fedem": [evaluated([0.5] * 9)]}
+    deviation = np.std([0.4, 0.6] * 5, ddof=1)
+    printed = text(last_ten_table(runs))
+    assert "accuracy in percent, ± over the last ten evaluated rounds" in " ".join(printed.split())
+    assert rows_of(printed)[1:] == [
+        ["fedavg", "-", f"60.0 ± {50 * deviation:.1f}", "10 to 55, 5 to 50"],
+        ["fedem", "-", "-", "fewer than ten"],
+    ]
+    first, second, third, _ = csv.DictReader(
+        export_table.to_csv(
+            {"fedavg": runs["fedavg"]} | {"fedem": runs["fedem"] * 2}, (0, 1)
+        ).splitlines()
+    )
+    assert float(first["last_ten.global_accuracy"]) == pytest.approx(0.5)
+    assert float(first["last_ten.global_accuracy_std"]) == pytest.approx(deviation)
+    assert (second["last_ten.first_round"], second["last_ten.last_round"]) == ("5", "50")
+    assert third["last_ten.global_accuracy"] == ""
 
 
 def test_spread_over_clients():

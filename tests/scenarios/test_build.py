@@ -9,8 +9,8 @@ from concordfl.config import Config
 from concordfl.data import Arrays, Dataset
 from concordfl.scenarios import NAMED, Scenario, build_federation
 from concordfl.scenarios.build import _choose_clients, _name_shifts
-from concordfl.scenarios.partition import Natural
-from concordfl.scenarios.shift import LabelMap, LabelNoise
+from concordfl.scenarios.partition import Natural, PartWeights
+from concordfl.scenarios.shift import Invert, LabelMap, LabelNoise
 
 SIZE = 400
 # The feature says which example it is and what its label was.
@@ -74,6 +74,26 @@ def test_the_seed_decides_everything():
     assert build(shifts=shifts).groups != build(seed=1, shifts=shifts).groups
 
 
+@pytest.mark.parametrize(("share", "adapt_on"), [(0.0, 0), (0.1, 5), (0.99, 49)])
+def test_new_clients_adapt_on_their_share_of_the_test_set(share, adapt_on):
+    splits = build(adapt_share=share).splits("held-out-original")
+    assert [len(split) for split in splits] == [adapt_on, 0, 50 - adapt_on]
+    everything = torch.cat([split.x[:, 0] for split in splits]).tolist()
+    assert sorted(everything) == (np.arange(50) + 10_000).tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("fedconcat-")])
+@pytest.mark.parametrize(
+    ("own", "train"), [({}, SIZE), ({"split": [0.9, 0.1, 0.0]}, SIZE - SIZE // 10)]
+)
+def test_fedconcats_scenarios_train_and_test_on_all_unless_the_run_file_splits(name, own, train):
+    table = {"scenario": {"name": name, "partition": {"kind": "iid"}, **own}}
+    made = build_federation(DATA, Config.from_table(table).scenario, Key(0, "federation"))
+    assert len(made.participants) == 40
+    assert sum(len(made.splits(id).train) for id in made.participants) == train
+    assert [len(split) for split in made.splits("held-out-original")] == [0, 0, 50]
+
+
 def test_a_single_example_is_there_to_train_on():
     made = build(clients=SIZE)
     assert all([len(split) for split in made.splits(id)] == [1, 0, 0] for id in made.participants)
@@ -94,6 +114,14 @@ def test_data_without_a_test_set_have_no_held_out_clients():
         ),
         ({"shifts": (LabelMap(map=(0, 1)),)}, r"map must list 5 labels in 0..4, got \[0, 1\]"),
         ({"clients": 0}, "clients must be >= 1"),
+        (
+            {"hold_out_split": (0.5, 0.0, 0.4)},
+            r"hold_out_split must be three shares that sum to 1, .* got \[0.5, 0.0, 0.4\]",
+        ),
+        (
+            {"shifts": (LabelMap(share=0.7, share_of="pool"),) * 2},
+            "shares of shifts of the pool must sum to <= 1, got 1.4",
+        ),
     ],
 )
 def test_bad_scenarios(scenario, message):
@@ -191,6 +219,21 @@ def test_every_named_mix_makes_clients(name):
     assert made.held_out
 
 
+@pytest.mark.parametrize("clients", [100, 300])
+@pytest.mark.parametrize(("number", "concepts"), [("one", 1), ("three", 3), ("five", 5)])
+def test_as_many_clients_are_corrupted_whatever_the_number_of_concepts(number, concepts, clients):
+    """Section 7.1 with three concepts: 20% and a fifth of twice 25%; table 5 varies the concepts
+    alone.
+    """
+    images = Arrays(np.zeros((3000, 8, 8, 1), dtype=np.uint8), np.arange(3000) % 10)
+    table = {"name": f"fedconceptem-{number}-concepts", "clients": clients}
+    scenario = Config.from_table({"scenario": table}).scenario
+    made = build_federation(Dataset(images, images.take(np.arange(40)), 10), scenario, Key(0))
+    groups = [made.groups[id] for id in made.participants]
+    assert len({group["concept"] for group in groups}) == concepts
+    assert sum(group["feature"] != "original" for group in groups) == 0.3 * clients
+
+
 def test_two_random_maps_are_two_concepts():
     shifts = (LabelMap(map="random", share=0.25), LabelMap(map="random", share=0.25))
     made = build(shifts=shifts)
@@ -282,3 +325,104 @@ def test_pooled_data_drift_too():
     made = build(shifts=(LabelMap(share=1.0, from_round=3),)).with_pooled_client()
     before, after = (made.splits("pooled", round).train.y for round in (2, 3))
     assert np.array_equal(4 - before, after)
+
+
+# --- shares of the examples, and of the pool ------------------------------------------------------
+
+
+def reversed_share(split):
+    """The share of the examples whose label is the reverse of what it was (2 is its own)."""
+    before = split.x[:, 1].long()
+    told = before != 2
+    return float((split.y == 4 - before)[told].float().mean())
+
+
+def all_splits(made, id):
+    return [split for split in made.splits(id) if len(split)]
+
+
+def test_clients_from_the_test_set_have_the_shifts_that_everybody_has():
+    made = build(shifts=(LabelMap(share=0.5, share_of="examples"),), clients=2)
+    for id in (*made.participants, *made.held_out):
+        examples = [reversed_share(split) * len(split) for split in all_splits(made, id)]
+        assert sum(examples) / sum(len(split) for split in made.splits(id)) == pytest.approx(
+            0.5, abs=0.1
+        ), id
+
+
+def test_clients_from_the_test_set_drift_with_everybody():
+    shifts = (
+        LabelMap(share=0.5, from_round=2),
+        LabelMap(map="shift", share=1.0, share_of="examples", from_round=3),
+    )
+    made = build(shifts=shifts)
+    before, after = (made.splits("held-out-reverse", round).test for round in (2, 3))
+    assert reversed_share(before) == 1  # whenever participants come to have the concept
+    assert np.array_equal((before.y + 1) % 5, after.y)
+
+
+def test_a_share_of_the_pool_is_changed_before_it_is_dealt_out():
+    shift = LabelMap(share=0.5, share_of="pool")
+    made = build(shifts=(shift,), clients=4)
+    shares = [reversed_share(split) for id in made.participants for split in all_splits(made, id)]
+    sizes = [len(split) for id in made.participants for split in all_splits(made, id)]
+    assert np.average(shares, weights=sizes) == pytest.approx(0.5, abs=0.05)
+    assert {made.groups[id]["concept"] for id in made.participants} == {"original"}
+    # the official test set is of the same pool
+    held_out = all_splits(made, "held-out-original")
+    assert np.mean([reversed_share(split) for split in held_out]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_parts_of_the_pool_do_not_overlap():
+    shifts = tuple(LabelMap(map=(label,) * 5, share=0.25, share_of="pool") for label in (0, 1))
+    made = build(data=DATA._replace(train=Arrays(X, np.full(SIZE, 4))), shifts=shifts)
+    labels = torch.cat([split.y for id in made.participants for split in made.splits(id)])
+    assert torch.bincount(labels).tolist() == [100, 100, 0, 0, 200]
+
+
+def test_clients_differ_in_how_much_of_a_part_they_have():
+    """Half of every client's examples would be changed if the shift came after the dealing."""
+    scenario = {"partition": PartWeights(alpha=0.4), "clients": 10}
+    made = build(shifts=(LabelMap(share=0.5, share_of="pool"),), **scenario)
+    shares = [reversed_share(made.splits(id).train) for id in made.participants]
+    assert np.std(shares) > 0.2
+    assert min(shares) < 0.2
+    assert max(shares) > 0.8
+
+
+@pytest.mark.parametrize("name", ["fedgmm-joint", "fedgmm-novelty"])
+def test_papers_shares_of_the_samples(name):
+    """FedGMM 4.1: half of the images; C.3: a quarter of the images, and a quarter of the labels."""
+    rng = np.random.default_rng(0)
+    images = Arrays(np.full((4000, 8, 8, 1), 1, dtype=np.uint8), rng.integers(10, size=4000))
+    data = Dataset(images, images.take(np.arange(1000)), 10)
+    scenario = Config.from_table({"scenario": {"name": name, "clients": 20}}).scenario
+    made = build_federation(data, scenario, Key(0))
+    dark = {
+        id: torch.cat([(split.x[:, 0, 0, 0] == 254).float() for split in made.splits(id)])
+        for id in (*made.participants, *made.held_out)
+    }
+    everything = torch.cat([dark[id] for id in made.participants])
+    assert everything.mean() == (0.5 if name == "fedgmm-joint" else 0.25)
+    shares = [float(dark[id].mean()) for id in made.participants]
+    if name == "fedgmm-joint":  # so that clients' weights differ
+        assert np.std(shares) > 0.2
+    else:  # a quarter of the samples, not of the clients
+        assert 0 < min(shares) < max(shares) < 1
+    test = dark["held-out-original"]
+    assert test.mean() == pytest.approx(0.5 if name == "fedgmm-joint" else 0.25)
+
+
+def test_a_shift_of_the_pool_has_no_round_and_no_concept_to_choose_from():
+    with pytest.raises(SettingError, match="from_round must be left out for a share of the pool"):
+        Invert(share_of="pool", from_round=3)
+    with pytest.raises(SettingError, match="among must be left out for a share of the pool, got a"):
+        Invert(share_of="pool", among="a")
+
+
+def test_held_out_clients_may_have_another_split():
+    made = build(hold_out=0.25, split=(0.6, 0.2, 0.2), hold_out_split=(0.5, 0.0, 0.5))
+    assert [len(split) for split in made.splits(made.participants[0])] == [12, 4, 4]
+    assert [len(split) for split in made.splits(made.held_out[0])] == [10, 0, 10]
+    alike = build(hold_out=0.25, split=(0.6, 0.2, 0.2))
+    assert [len(split) for split in alike.splits(alike.held_out[0])] == [12, 4, 4]

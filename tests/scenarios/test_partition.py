@@ -9,7 +9,10 @@ from concordfl.scenarios.partition import _group_by_number
 CLASSES, SIZE = 10, 6000
 LABELS = np.arange(SIZE) % CLASSES
 NOBODY = Arrays(np.zeros((0, 1)), np.zeros(0, int))
-DATA = Dataset(Arrays(np.arange(SIZE, dtype=np.float32)[:, None], LABELS), NOBODY, CLASSES)
+PARTS = np.arange(SIZE) // (SIZE // 2)  # two halves of the pool
+DATA = Dataset(
+    Arrays(np.arange(SIZE, dtype=np.float32)[:, None], LABELS), NOBODY, CLASSES, parts=PARTS
+)
 EQUAL_SIZES = ("iid", "dirichlet-by-client", "lda")
 
 
@@ -92,6 +95,20 @@ def test_labels_per_client():
             assert max(counts) - min(counts) <= 1
     with pytest.raises(DataError, match="labels must be <= 10, the classes, got 11"):
         assign("labels-per-client", labels=11)
+
+
+def test_labels_given_for_every_client():
+    parts = assign("labels-per-client", clients=3, labels=((0, 2), (1, 9), (2,)))
+    assert [set(LABELS[part].tolist()) for part in parts.values()] == [{0, 2}, {1, 9}, {2}]
+    halves = [int((LABELS[part] == 2).sum()) for part in parts.values()]
+    assert halves[1] == 0
+    assert abs(halves[0] - halves[2]) <= 1
+    assert sum(halves) == (LABELS == 2).sum()
+    table = {"labels": [[0, 2], [1, 9]]}
+    assert PARTITIONS["labels-per-client"].from_table(table).to_table() == table
+    for wrong in (((0, 2),), ((0,), (1,), (10,))):
+        with pytest.raises(DataError, match="labels below 10 for each of 3 clients, got"):
+            assign("labels-per-client", clients=3, labels=wrong)
 
 
 def test_mixture_weights_spread_every_class_by_a_dirichlet():
@@ -223,3 +240,41 @@ def test_clients_that_get_nothing_are_counted():
     numbers = np.array([2, 0, 2, 2])
     groups = _group_by_number(numbers, 4)
     assert [group.tolist() for group in groups] == [[1], [], [0, 2, 3], []]
+
+
+def test_parts_of_the_pool_are_dealt_by_weights_of_their_own():
+    """The share of a part that a client has is a component of Dir(alpha, ..., alpha), which has the
+    mean 1/n and the variance (1/n)(1 - 1/n) / (n alpha + 1); and one part says nothing of another.
+    """
+    clients = 10
+    shares = np.array(
+        [
+            [(PARTS[rows] == part).mean() * len(rows) / (SIZE / 2) for part in (0, 1)]
+            for key in range(200)
+            for rows in assign("part-weights", clients, key, alpha=2.0).values()
+        ]
+    )
+    expected = 0.1 * 0.9 / (clients * 2.0 + 1)
+    assert shares.mean(axis=0) == pytest.approx([0.1, 0.1])
+    assert shares.var(axis=0) == pytest.approx([expected, expected], rel=0.1)
+    assert abs(np.corrcoef(shares.T)[0, 1]) < 0.1
+
+
+def test_classes_of_a_part_may_have_weights_of_their_own():
+    """Without, a client's classes are as even as the pool's; with, they are skewed in each part."""
+
+    def spread(**options):
+        parts = assign("part-weights", 10, alpha=0.4, smallest=20, **options).values()
+        return np.mean(
+            [np.std(np.bincount(LABELS[rows], minlength=10) / len(rows)) for rows in parts]
+        )
+
+    assert spread() < 0.05
+    assert spread(by_class=True) > 0.05
+
+
+def test_parts_need_a_shift_of_the_pool():
+    with pytest.raises(DataError, match='needs a shift with share_of = "pool", got none'):
+        assign("part-weights", data=DATA._replace(parts=None))
+    with pytest.raises(DataError, match="by_class must be false where targets are no classes"):
+        assign("part-weights", data=DATA._replace(num_classes=0), by_class=True)

@@ -1,9 +1,11 @@
+import io
 import itertools
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.ndimage import zoom
 from torch import nn
 
@@ -13,7 +15,7 @@ from concordfl.data import Arrays
 from concordfl.data.datasets import DATASETS
 from concordfl.runner import load_config, make_federation
 from concordfl.scenarios import SHIFTS
-from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
+from concordfl.scenarios.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 
 KEYS = Key("shared"), Key("own")
 
@@ -38,30 +40,128 @@ def change(kind, arrays, **options):
     return SHIFTS[kind](**options).change(arrays, 4, *KEYS)
 
 
+@pytest.mark.parametrize("strength", STRENGTHS)
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_corruptions_give_bytes_the_same_for_the_same_seed(name, channels):
+def test_corruptions_give_bytes_the_same_for_the_same_seed(name, channels, strength):
     rng = np.random.default_rng(0)
     images = np.repeat(rng.integers(256, size=(5, 28, 28, 1), dtype=np.uint8), channels, axis=3)
+
+    def corrupted(images, severity):
+        return corrupt(images, name, severity, np.random.default_rng(7), strength)
+
     for severity in (1, 5):
-        first = corrupt(images, name, severity, np.random.default_rng(7))
+        first = corrupted(images, severity)
         assert first.dtype == np.uint8
         assert first.shape == images.shape
-        assert (
-            first.tobytes() == corrupt(images, name, severity, np.random.default_rng(7)).tobytes()
-        )
+        assert first.tobytes() == corrupted(images, severity).tobytes()
         assert not np.array_equal(first, images)
-    assert corrupt(images[:0], name, 3, np.random.default_rng(0)).shape == (0, 28, 28, channels)
+    assert corrupted(images[:0], 3).shape == (0, 28, 28, channels)
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_corruptions_move_further_with_severity(name):
+# CIFAR-10-C's glass blurs more at severity 3 and 5, which takes back some of what is exchanged, and
+# its elastic moves the whole image less and less: neither is ordered by how far pixels move.
+ORDERED = [
+    (strength, name)
+    for strength in STRENGTHS
+    for name in CORRUPTIONS
+    if strength != "cifar-c" or name not in ("glass-blur", "elastic")
+]
+
+
+@cache
+def moved(name, strength):
     x = large(digits().train.x[:200])
-    moved = [
-        np.abs(corrupt(x, name, severity, np.random.default_rng(1)).astype(float) - x).mean()
-        for severity in range(1, 6)
+    return [
+        np.abs(corrupt(x, name, s, np.random.default_rng(1), strength).astype(float) - x).mean()
+        for s in range(1, 6)
     ]
-    assert moved == sorted(moved)
+
+
+@pytest.mark.parametrize(("strength", "name"), ORDERED)
+def test_corruptions_move_further_with_severity(name, strength):
+    assert (np.diff(moved(name, strength)) > -0.1).all()  # of 255: snow's third is a draw
+    assert moved(name, strength)[4] > 1.5 * moved(name, strength)[0]
+
+
+def test_glass_moves_further_where_pixels_are_exchanged_twice():
+    once, more_blurred, twice, twice_blurred = (
+        moved("glass-blur", "cifar-c")[s] for s in (1, 2, 3, 4)
+    )
+    assert min(twice, twice_blurred) > max(once, more_blurred)
+
+
+@pytest.mark.parametrize("name", sorted(set(CORRUPTIONS) - {"motion-blur"}))
+def test_small_images_are_changed_less_than_with_imagenets_strengths(name):
+    """At the largest severity. CIFAR-10-C's motion blur is one-sided, which moves the image too."""
+    assert moved(name, "cifar-c")[4] < moved(name, "imagenet-c")[4]
+
+
+GREY = np.full((40, 32, 32, 1), 128, dtype=np.uint8)
+
+
+def corrupted_grey(name, severity):
+    return corrupt(GREY, name, severity, np.random.default_rng(0)) / 255.0
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_strengths_are_those_of_cifar_c(severity):
+    """Published numbers, measured in even grey images of 32x32."""
+    level = 128 / 255
+
+    def published(*numbers):
+        return numbers[severity - 1]
+
+    noise = corrupted_grey("gaussian-noise", severity).std()
+    assert noise == pytest.approx(published(0.04, 0.06, 0.08, 0.09, 0.10), rel=0.02)
+    shot = corrupted_grey("shot-noise", severity).var()
+    assert level / shot == pytest.approx(published(500, 250, 100, 75, 50), rel=0.06)
+    impulses = np.isin(corrupted_grey("impulse-noise", severity), (0, 1)).mean()
+    assert impulses == pytest.approx(published(0.01, 0.02, 0.03, 0.05, 0.07), rel=0.1)
+    added = corrupted_grey("brightness", severity).mean() - level
+    assert added == pytest.approx(published(0.05, 0.1, 0.15, 0.2, 0.3), abs=0.003)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_strengths_of_cifar_c_in_an_image_with_structure(severity):
+    def published(*numbers):
+        return numbers[severity - 1]
+
+    ramp = np.tile(np.arange(32, dtype=np.uint8) * 8, (32, 1))[None, :, :, None]
+
+    def corrupted(name):
+        return corrupt(ramp, name, severity, np.random.default_rng(0))
+
+    factor = corrupted("contrast").std() / ramp.std()
+    assert factor == pytest.approx(published(0.75, 0.5, 0.4, 0.3, 0.15), abs=0.01)
+    # whole pixels of a share of 0.95, 0.9, 0.85, 0.75, 0.65
+    assert len(np.unique(corrupted("pixelate"))) == published(30, 28, 27, 24, 20)
+    file = io.BytesIO()
+    Image.fromarray(ramp[0, ..., 0]).save(file, "JPEG", quality=published(80, 65, 58, 50, 40))
+    assert np.array_equal(corrupted("jpeg")[0, ..., 0], np.asarray(Image.open(file)))
+    # the middle of the image stays, the sides come nearer by half of the largest zoom on average
+    outermost = (ramp[0, 0, -1, 0] - corrupted("zoom-blur")[0, 0, -1, 0]) / 8
+    largest = published(1.06, 1.11, 1.15, 1.20, 1.25)
+    assert outermost == pytest.approx(15.5 * (1 - 1 / largest) / 2, abs=0.35)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_elastic_moves_pixels_by_smoothed_noise_beside_an_affine_map(severity):
+    """What is left of the positions after an affine fit has the deviation of uniform noise that
+    a Gaussian has smoothed: 1/sqrt(3) / (2 sqrt(pi) sigma).
+    """
+    reach, sigma = ((0, 1), (1.6, 6.4), (2.56, 1.92), (3.2, 1.28), (3.2, 0.96))[severity - 1]
+    side, margin = 32, 5
+    positions = np.tile(np.indices((side, side), dtype=float)[0], (200, 1, 1))[..., None]
+    change, strengths = STRENGTHS["cifar-c"]["elastic"]
+    found = change(positions, strengths[severity - 1], np.random.default_rng(0))
+    inner = np.s_[margin:-margin]
+    rows, columns = (each[inner, inner].ravel() for each in np.indices((side, side)))
+    design = np.column_stack([rows, columns, np.ones_like(rows)])
+    values = found[:, inner, inner, 0].reshape(len(found), -1).T
+    left = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    expected = reach / np.sqrt(3) / (2 * np.sqrt(np.pi) * sigma)
+    assert left.std() == pytest.approx(expected, rel=0.2, abs=0.03)
 
 
 @cache
@@ -82,12 +182,13 @@ def clean_model():
     return module.eval(), large(data.test.x), data.test.y
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_a_clean_models_error_does_not_fall_with_severity(name):
+@pytest.mark.parametrize(("strength", "name"), ORDERED)
+def test_a_clean_models_error_does_not_fall_with_severity(name, strength):
     module, x, y = clean_model()
 
     def error(severity):
-        changed = corrupt(x, name, severity, np.random.default_rng(3)) if severity else x
+        rng = np.random.default_rng(3)
+        changed = corrupt(x, name, severity, rng, strength) if severity else x
         with torch.no_grad():
             predicted = (
                 module(torch.from_numpy(changed).permute(0, 3, 1, 2).float() / 255)

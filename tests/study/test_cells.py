@@ -231,6 +231,28 @@ def test_a_later_setting_with_its_old_value_changes_no_hash():
     assert hasher(replace(settings, training=replace(settings.training, lr=9.0))) != before
 
 
+def test_a_later_setting_in_a_list_of_tables_with_its_old_value_changes_no_hash():
+    """As if shifts had had no `strength` once."""
+
+    def with_strength(strength):
+        shifts = [{"kind": "corrupt", "strength": strength}, {"kind": "flip"}]
+        return cell({**TABLE, "scenario": {"clients": 4, "shifts": shifts}}, "fedprox")
+
+    settings = with_strength("imagenet-c")
+    old = settings.to_table()
+    del old["scenario"]["shifts"][0]["strength"]
+
+    class OldConfig(Config):
+        def to_table(self):
+            return {section: dict(values) for section, values in old.items()}
+
+    hasher = ConfigHasher({"scenario.shifts.strength": "imagenet-c"})
+    before = ConfigHasher({})(OldConfig(**vars(settings)))
+    assert hasher(settings) == before
+    assert hasher(with_strength("cifar-c")) != before
+    assert ConfigHasher({})(settings) != before
+
+
 def test_data_are_read_once_in_a_comparison(monkeypatch, tmp_path):
     reads = []
     monkeypatch.setattr(Folder, "fingerprint", lambda self: reads.append(self.folder) or "x")

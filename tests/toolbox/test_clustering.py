@@ -33,8 +33,10 @@ def test_the_elbow_of_clients_that_are_exactly_alike(groups):
     assert clustering.elbow(np.repeat(np.eye(groups), 4, axis=0), KEY) == groups
 
 
-def test_as_many_groups_as_points_are_one_each():
-    assert clustering.kmeans(np.array([[0.0], [0.0], [1.0]]), 3, KEY).tolist() == [0, 1, 2]
+@pytest.mark.parametrize("cluster", [clustering.kmeans, clustering.balanced])
+def test_as_many_groups_as_points_are_one_each(cluster):
+    for count in (3, 4):
+        assert cluster(np.array([[0.0], [0.0], [1.0]]), count, KEY).tolist() == [0, 1, 2]
 
 
 def test_the_elbow_of_little():

@@ -19,6 +19,8 @@ from .fedem import FedEM
 from .fedgmm import FedGMM
 from .fedgmm_unsupervised import FedGMMUnsupervised
 from .fedlc import FedLC
+from .fednova import FedNova
+from .fedopt import FedAdagrad, FedAdam, FedYogi
 from .fedprox import FedProx
 from .fedrep import FedRep
 from .fedrs import FedRS
@@ -30,12 +32,18 @@ from .ifca import IFCA
 from .local import Local
 from .moon import MOON
 from .pfedme import PFedMe
+from .scaffold import Scaffold
+
+# Other names of methods, understood wherever a method is named.
+ALIASES: dict[str, str] = {"fedrc": "fedconceptem"}
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "apfl": APFL,
     "centralized": Centralized,
     "cfl": CFL,
     "ditto": Ditto,
+    "fedadagrad": FedAdagrad,
+    "fedadam": FedAdam,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFineTuned,
     "fedbn": FedBN,
@@ -47,15 +55,18 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedgmm": FedGMM,
     "fedgmm-unsupervised": FedGMMUnsupervised,
     "fedlc": FedLC,
+    "fednova": FedNova,
     "fedprox": FedProx,
     "fedrep": FedRep,
     "fedrs": FedRS,
     "fedsoft": FedSoft,
     "fedvc": FedVC,
     "fedvc-sg": FedVCsg,
+    "fedyogi": FedYogi,
     "fesem": FeSEM,
     "ifca": IFCA,
     "local": Local,
     "moon": MOON,
     "pfedme": PFedMe,
+    "scaffold": Scaffold,
 }

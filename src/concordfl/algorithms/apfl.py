@@ -3,7 +3,8 @@ how much of each.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020. Departures: both models are
 trained with the run's optimizer (Adam does not feel that the own gradient is scaled by the share);
-the share is moved once a round.
+the share is moved once a round; the shared model is averaged by number of examples, where the paper
+counts clients alike.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML
-2021. Departures: none; the personal model is trained for the run's number of local epochs too.
+2021. Departure: the shared model is averaged by number of examples, where the paper counts clients
+alike. The personal model is trained for the run's number of local epochs too.
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class Ditto(Algorithm):
 
     def round(self, server: Params, cohort: Cohort) -> Tree:
         return cohort.sum(self.train, broadcast=server).mean(otherwise=server)
+
+    def personal_model(self, client: Client, state: Tree) -> Params:
+        own: Params = state["own"]
+        return own
 
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         """The personal model; of a participant that was never asked, what it has received."""

@@ -10,7 +10,7 @@ see the docs. Departure: models are averaged by responsibility unless `aggregate
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ from ..core import (
     Positive,
     Rows,
     SettingError,
+    Stage,
     Task,
     Total,
     Tree,
@@ -43,7 +44,10 @@ from ..core import (
 from ..toolbox import mixture
 from ..toolbox.mixture import Models
 
-MIN_TABLE_ENTRY = 1e-8  # of a label table; privacy noise may make a sum negative
+MIN_TABLE_ENTRY = 1e-8  # of a label table, where no example of a label is with a model
+# Privacy noise may make an entry negative. At 1e-8 its label would go to that model whatever the
+# model says; what is lost in noise counts as a tenth of the mean, worth log(11) at most.
+MIN_NOISY_SHARE = 0.1
 
 Tables = Mapping[ModelId, Tensor]  # (Y,) by model
 Value = TypeVar("Value")
@@ -75,7 +79,7 @@ class AdamMoments(NamedTuple):
 
 @tree.register
 class FedConceptEMClient(NamedTuple):
-    gamma: dict[ModelId, Tensor]  # (N,) responsibilities by model
+    gamma: dict[ModelId, Tensor]  # (N,) responsibilities by model; empty until it has trained
     counted: Tables  # the report that the server's totals hold
     moments: AdamMoments
 
@@ -85,7 +89,7 @@ class FedConceptEMMixture(NamedTuple):
     """What a client predicts with."""
 
     omega: Tensor  # (K,)
-    models: Models
+    models: Models  # its own, fine-tuned; empty where it predicts with those that all share
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class FedConceptEM(Algorithm):
     threshold: Fraction = 0.05  # δ
     tolerance: Positive = 0.01  # shares that change by less from round to round stand still
     patience: Count = 5  # for so many rounds, before models are removed
-    fine_tune: bool = False  # FedConceptEM-FT: one epoch per model before a participant predicts
+    fine_tune: bool = False  # FedConceptEM-FT: one epoch per model before any client predicts
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,14 +141,36 @@ class FedConceptEM(Algorithm):
     def message(self, server: FedConceptEMServer, client_id: str | None) -> FedConceptEMMessage:
         return FedConceptEMMessage(server.models, server.log_prior)
 
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        """(9) is about all clients, γ being 1/K before one has trained: where rounds do not ask
+        everybody, all labels are counted first.
+        """
+        labels = Stage(
+            "labels",
+            self.count_labels,
+            rounds=1,
+            everyone=True,
+            prepares=True,
+            required=False,
+            trains=False,
+            when_sampled=True,
+        )
+        return labels, Stage("train", self.round)
+
+    def count_labels(self, server: FedConceptEMServer, cohort: Cohort) -> FedConceptEMServer:
+        """At γ = 1/K the table is the same for every model: the prior stays flat."""
+        table = cohort.sum(self.report_labels) / self.num_models
+        return server._replace(totals=dict.fromkeys(server.models, table))
+
     def round(self, server: FedConceptEMServer, cohort: Cohort) -> FedConceptEMServer:
         total = cohort.sum(self.train, broadcast=self.message(server, None))
         models = {
             k: total["models"][k].mean(otherwise=params) for k, params in server.models.items()
         }
         totals: Tables = tree.add(server.totals, total["change"])
+        least = MIN_NOISY_SHARE if self.noise else 0.0
         prior = {
-            k: log_prior(table) if self.label_prior else torch.zeros_like(table)
+            k: log_prior(table, least) if self.label_prior else torch.zeros_like(table)
             for k, table in totals.items()
         }
         shares = _shares(totals)
@@ -175,20 +201,22 @@ class FedConceptEM(Algorithm):
 
     # --- the client -------------------------------------------------------------------------------
 
-    def init_client(self, client: Client, message: FedConceptEMMessage) -> FedConceptEMClient:
-        models = message.models
-        equal = torch.full((client.size, len(models)), 1 / len(models), dtype=torch.float64)
+    def init_client(self, client: Client, message: Tree) -> FedConceptEMClient:
+        nothing = torch.zeros(client.num_classes, dtype=torch.float64)
         return FedConceptEMClient(
-            gamma=mixture.by_model(models, equal),
-            counted={k: torch.zeros(client.num_classes, dtype=torch.float64) for k in models},
-            moments=self._first_moments(client, models),
+            gamma={},
+            counted=dict.fromkeys(range(self.num_models), nothing),
+            moments=AdamMoments({}, {}),
         )
 
-    def _first_moments(self, client: Client, models: Models) -> AdamMoments:
-        if not self.adam:
-            return AdamMoments({}, {})
-        zeros = torch.zeros((client.size, len(models)), dtype=torch.float64)
-        return AdamMoments(mixture.by_model(models, zeros), mixture.by_model(models, zeros))
+    @client_step
+    def report_labels(
+        self, client: Client, state: FedConceptEMClient, message: None
+    ) -> tuple[FedConceptEMClient, Tree]:
+        """The label table at γ = 1/K, sent once for all models."""
+        labels = client.label_counts() + self._noise(client, "labels")
+        counted = dict.fromkeys(state.counted, labels / self.num_models)
+        return state._replace(counted=counted), Total(labels)
 
     @client_step
     def train(
@@ -211,11 +239,11 @@ class FedConceptEM(Algorithm):
         }
         return FedConceptEMClient(mixture.by_model(models, gamma), report, moments), reply
 
-    def _noise(self, client: Client, model: ModelId) -> Tensor | float:
+    def _noise(self, client: Client, table: ModelId) -> Tensor | float:
         """(Y,) the privacy noise of (15), drawn from what only the client knows."""
         if not self.noise:
             return 0.0
-        key = client.private_random(f"noise-{model}")
+        key = client.private_random(f"noise-{table}")
         return key.normal((client.num_classes,), self.noise)
 
     def _expect(
@@ -225,17 +253,18 @@ class FedConceptEM(Algorithm):
         moments.
         """
         models = message.models
-        before = mixture.renormalised(mixture.columns(models, state.gamma))
+        before = _gamma_before(client, state, models)
         gamma = mixture.responsibilities(
             client.losses_each(models), before.mean(0), prior_of(client, message)
         )
         if not self.adam:
             return gamma, state.moments
+        moments = state.moments
         if len(before) != client.size:  # the data have drifted: Adam begins anew
-            before, moments = _spread(before, client.size), self._first_moments(client, models)
-        else:
-            moments = state.moments
-        return self._accelerate(before, gamma, models, moments)
+            before, moments = _spread(before, client.size), AdamMoments({}, {})
+        return self._accelerate(
+            before, gamma, models, moments if moments.first else _no_moments(client, models)
+        )
 
     def _accelerate(
         self, before: Tensor, target: Tensor, models: Models, moments: AdamMoments
@@ -256,16 +285,29 @@ class FedConceptEM(Algorithm):
     def adapt(
         self, client: Client, state: FedConceptEMClient, message: FedConceptEMMessage, *, new: bool
     ) -> FedConceptEMMixture:
-        models = message.models
-        if not client.has_state:  # new, or never sampled: the E-step alone, to convergence
-            gamma = mixture.settle(client.losses_each(models), prior_of(client, message)).gamma
-        else:
-            gamma = mixture.renormalised(mixture.columns(models, state.gamma))
-        omega = gamma.mean(0)
-        if self.fine_tune and not new:
-            weights = gamma if len(gamma) == client.size else _spread(gamma, client.size)
-            models = mixture.train_each(client, models, weights, "tune", epochs=1)
-        return FedConceptEMMixture(omega, models)
+        if state.gamma:
+            gamma = _gamma_before(client, state, message.models)
+        else:  # new, or never sampled
+            gamma = _settled(client, message)
+        own = _tuned(client, message.models, gamma, epochs=1) if self.fine_tune else {}
+        return FedConceptEMMixture(gamma.mean(0), own)
+
+    def tune(
+        self,
+        client: Client,
+        state: FedConceptEMMixture,
+        message: FedConceptEMMessage,
+        epochs: int,
+    ) -> FedConceptEMMessage:
+        """What `fine_tune` does, for as many epochs; with it, clients have tuned by themselves."""
+        if self.fine_tune:
+            return message
+        gamma = _settled(client, message)
+        return message._replace(models=_tuned(client, message.models, gamma, epochs))
+
+    @property
+    def tunes_new(self) -> bool:
+        return not self.fine_tune
 
     def predict(
         self,
@@ -274,12 +316,12 @@ class FedConceptEM(Algorithm):
         message: FedConceptEMMessage,
         examples: Examples,
     ) -> Tensor:
-        return mixture.predict(client, state.models, state.omega, examples)
+        return mixture.predict(client, state.models or message.models, state.omega, examples)
 
     def module(
         self, client: Client, state: FedConceptEMMixture, message: FedConceptEMMessage
     ) -> nn.Module:
-        return mixture.module(client, state.models, state.omega)
+        return mixture.module(client, state.models or message.models, state.omega)
 
     def inspect(
         self, client: Client, state: FedConceptEMMixture, message: FedConceptEMMessage
@@ -301,9 +343,13 @@ def prior_of(client: Client, message: FedConceptEMMessage) -> Tensor:
     return torch.stack([message.log_prior[k][client.examples.y] for k in message.models], dim=1)
 
 
-def log_prior(table: Tensor) -> Tensor:
-    """log(Y P(y)) of a label table; exactly 0 where it is flat."""
-    positive = table.clamp_min(MIN_TABLE_ENTRY)
+def log_prior(table: Tensor, least: float = 0.0) -> Tensor:
+    """log(Y P(y)) of a label table; exactly 0 where it is flat.
+
+    An entry counts at least `least` times the mean of what the table holds.
+    """
+    held = float(table.clamp_min(0).mean())
+    positive = table.clamp_min(max(MIN_TABLE_ENTRY, least * held))
     flat = bool((positive == positive[0]).all())
     return torch.zeros_like(table) if flat else (positive / positive.mean()).log()
 
@@ -317,6 +363,29 @@ def _shares(totals: Tables) -> dict[ModelId, float]:
 def _largest_change(before: dict[ModelId, float], after: dict[ModelId, float]) -> float:
     """Of the shares; after the first round there is nothing to compare with."""
     return max(abs(after[k] - before.get(k, 0.0)) for k in after) if before else math.inf
+
+
+def _gamma_before(client: Client, state: FedConceptEMClient, models: Models) -> Tensor:
+    """(N, K) the responsibilities of the models that are still there; 1/K before it has trained."""
+    if state.gamma:
+        return mixture.renormalised(mixture.columns(models, state.gamma))
+    equal = torch.full((client.size, len(models)), 1 / len(models), dtype=torch.float64)
+    return mixture.renormalised(equal)
+
+
+def _no_moments(client: Client, models: Models) -> AdamMoments:
+    zeros = torch.zeros((client.size, len(models)), dtype=torch.float64)
+    return AdamMoments(mixture.by_model(models, zeros), mixture.by_model(models, zeros))
+
+
+def _settled(client: Client, message: FedConceptEMMessage) -> Tensor:
+    """(N, K) responsibilities by the E-step alone, to convergence."""
+    return mixture.settle(client.losses_each(message.models), prior_of(client, message)).gamma
+
+
+def _tuned(client: Client, models: Models, gamma: Tensor, epochs: int) -> Models:
+    weights = gamma if len(gamma) == client.size else _spread(gamma, client.size)
+    return mixture.train_each(client, models, weights, "tune", epochs=epochs)
 
 
 def _spread(gamma: Tensor, size: int) -> Tensor:

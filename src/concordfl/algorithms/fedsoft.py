@@ -191,6 +191,9 @@ class FedSoft(Algorithm):
             importance = self._importance(client, message)
         return FedSoftMixture(state.model, importance / importance.sum())
 
+    def personal_model(self, client: Client, state: FedSoftClient) -> Params | None:
+        return state.model
+
     def predict(
         self, client: Client, state: FedSoftMixture, message: Models, examples: Examples
     ) -> Tensor:

@@ -4,7 +4,8 @@ of their clients.
 Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better
 Personalization, WWW 2023. Departures: in a first round all clients train from one common model, and
 k-means on their weights gives the centres, as differently seeded ones would freeze; local training
-has a proximal term to the client's centre.
+has a proximal term to the client's centre. Clients count alike in a centre, as in the paper, unless
+`average` is "size".
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from ..core import (
     ANY_KIND,
     About,
     Algorithm,
+    Average,
     Batch,
     Client,
     ClientId,
@@ -55,6 +57,7 @@ class FeSEM(Algorithm):
 
     num_models: ModelCount = 3  # K
     mu: NonNegative = 0.01  # weight of the proximal term
+    average: Average = "equal"  # of the models of a centre's clients
 
     def init_server(self, task: Task, seed: int) -> FeSEMServer:
         return FeSEMServer(centres={0: task.model.init(seed)}, members={})
@@ -100,7 +103,7 @@ class FeSEM(Algorithm):
             return client.loss(params, batch) + self.mu / 2 * distance
 
         trained = client.fit(centre, loss if self.mu else None)
-        return state, Mean(trained, client.size, around=centre)
+        return state, Mean(trained, client.weight(self.average), around=centre)
 
     def _first_groups(
         self, trained: Mapping[ClientId, Params], cohort: Cohort

@@ -104,6 +104,8 @@ class GaussianMixture(Algorithm):
     shared_weights: bool = False  # one π for all clients: plain EM on the pooled examples
     candidates: Draws = 50  # centres to choose from at the start
     lloyd_steps: Repeats = 5
+    # E-steps of a new client's π from equal weights, unless it stands still before
+    adapt_steps: Repeats = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -292,7 +294,7 @@ class GaussianMixture(Algorithm):
         """Section 4.6: a new client learns its π alone; everything shared stays as it is."""
         if self.shared_weights or client.has_state:
             return FedGMMMixture(message.pi if self.shared_weights else state["pi"], steps=0)
-        settled = mixture.settle(self.losses(client, message))
+        settled = mixture.settle(self.losses(client, message), steps=self.adapt_steps)
         return FedGMMMixture(settled.omega.view(self.weights_shape), settled.steps)
 
     def unadapted(self, client: Client, message: FedGMMMessage) -> FedGMMMixture:

@@ -1,8 +1,10 @@
 """IFCA: K models; in every round a client takes the one that fits its data best, and trains it.
 
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
-2020. Departures: none; of the two variants this is model averaging. A model that nobody takes keeps
-its parameters.
+2020. Of the two variants this is model averaging. Departures: all layers are a cluster's own, where
+the paper's experiments with deep networks share all but the last ones; a model that nobody takes
+keeps its parameters. Clients count alike in a model's average, as in the paper, unless `average` is
+"size".
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from ..core import (
     ANY_KIND,
     About,
     Algorithm,
+    Average,
     Chosen,
     Client,
     Cohort,
@@ -43,6 +46,7 @@ class IFCA(Algorithm):
     chooses: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # K
+    average: Average = "equal"  # of the models of a cluster's clients
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
@@ -55,7 +59,7 @@ class IFCA(Algorithm):
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
         best = client.best(message)
         trained = client.fit(message[best])
-        reply = {best: Mean(trained, client.size, around=message[best])}
+        reply = {best: Mean(trained, client.weight(self.average), around=message[best])}
         return state, Chosen(reply, among=message)
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:

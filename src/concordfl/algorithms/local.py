@@ -1,7 +1,7 @@
 """Local: every client trains alone, from the common start. Nothing travels.
 
-The baseline that any federation has to beat. A client that was not in training has no model, so no
-global accuracy is given.
+The baseline that any federation has to beat. A client that was not in training has no model; what
+the mean of the participants' models would do for it is reported apart.
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,9 @@ class Local(Algorithm):
     def round(self, server: Tree, cohort: Cohort) -> Tree:
         cohort.sum(self.train)
         return server
+
+    def personal_model(self, client: Client, state: Params) -> Params:
+        return state
 
     def parameters(self, client: Client, state: Params, message: Tree) -> Params:
         return state

@@ -2,8 +2,9 @@
 own last model.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021. Departures: none; a client's first
-round has no contrastive term. The two other models stand still during a round: their
-representations are computed once per round, not once per batch.
+round has no contrastive term. `projection_head = false` is for comparisons on one network. The two
+other models stand still during a round: their representations are computed once per round, not once
+per batch.
 """
 
 from dataclasses import dataclass
@@ -60,12 +61,17 @@ class MOON(FedAvg):
         cost="about 1.5",
     )
 
-    mu: NonNegative = 1.0  # μ; 0 is FedAvg on the projected network
+    mu: NonNegative = 1.0  # μ; 0 is FedAvg on the same network
     temperature: Positive = 0.5  # τ
+    # without it the network is that of other methods, and its features are what is contrasted
+    projection_head: bool = True
     dimensions: Width = 256  # of the projection
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
-        return Projected(module, self.dimensions)
+        if self.projection_head:
+            return Projected(module, self.dimensions)
+        encoder_and_head(module, "moon")
+        return module
 
     def init_client(self, client: Client, message: Params) -> Tree:
         return {"last": None}
@@ -100,5 +106,6 @@ class MOON(FedAvg):
 
     def degenerate(self, model: Model, server: Params, rows: Rows) -> Degenerate | None:
         if self.mu == 0:
-            return Degenerate("fedavg", "mu is 0 (the network has a projection all the same)")
+            network = " (the network has a projection all the same)" if self.projection_head else ""
+            return Degenerate("fedavg", f"mu is 0{network}")
         return None

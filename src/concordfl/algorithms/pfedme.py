@@ -4,7 +4,8 @@ then steps towards it.
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. Departures:
 the inner problem is solved by plain gradient steps; both rates follow the run's unless they are
 given, and the run's schedule multiplies them; θ goes on from its last inner solution, also from
-round to round; what is evaluated is θ.
+round to round. What is evaluated is θ, and clients count alike in the server's mean, as in the
+paper, unless `average` is "size".
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..core import (
     ANY_KIND,
     About,
     Algorithm,
+    Average,
     Batch,
     Client,
     Cohort,
@@ -43,6 +45,7 @@ class PFedMe(Algorithm):
     inner_lr: Positive | None = None
     outer_lr: Positive | None = None  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
+    average: Average = "equal"  # of the clients' models
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)
@@ -71,7 +74,7 @@ class PFedMe(Algorithm):
             return {**theta, **seen}, {**moved, **seen}
 
         theta, w = client.fold(step, (state["own"], message))
-        return {"own": theta}, Mean(w, client.size, around=message)
+        return {"own": theta}, Mean(w, client.weight(self.average), around=message)
 
     def _rate(self, client: Client, given: float | None) -> float:
         """A rate that was left out: what the run's comes to with its momentum, which the plain
@@ -89,6 +92,10 @@ class PFedMe(Algorithm):
 
     def unadapted(self, client: Client, message: Params) -> Tree:
         return self.init_client(client, message)
+
+    def personal_model(self, client: Client, state: Tree) -> Params:
+        own: Params = state["own"]
+        return own
 
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         own: Params = state["own"]

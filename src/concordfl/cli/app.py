@@ -11,6 +11,7 @@ from .data import app as data_app
 from .export import export
 from .list import list_known
 from .predict import predict
+from .reproduce import reproduce
 from .resume import resume
 from .run import run
 from .score import score
@@ -49,6 +50,7 @@ app.command("run")(run)
 app.command("resume")(resume)
 app.command("compare")(compare)
 app.command("tune")(tune)
+app.command("reproduce")(reproduce)
 app.command("adapt")(adapt)
 app.command("predict")(predict)
 app.command("export")(export)

@@ -59,6 +59,13 @@ def compare(
             "--over-clients", help="Show accuracy, AUC and F1 with their spread over clients."
         ),
     ] = False,
+    over_last_ten: Annotated[
+        bool,
+        typer.Option(
+            "--last-ten",
+            help="Show also the mean and standard deviation over the last ten evaluated rounds.",
+        ),
+    ] = False,
     curve: Annotated[
         Path | None,
         typer.Option(
@@ -113,7 +120,11 @@ def compare(
             keep_beside=file if keep else None,
         )
     title = f"{file.stem}{', tuned' * tuned}, {seeds} seed{'s' * (seeds > 1)}"
-    show_parts(tables.comparison_parts(title, found.figures, over_clients=over_clients))
+    show_parts(
+        tables.comparison_parts(
+            title, found.figures, over_clients=over_clients, over_last_ten=over_last_ten
+        )
+    )
     if curve is not None:
         picture = curves.accuracy_against_bytes(title, found.figures, curves.kind_of(curve))
         write_atomically(curve, picture)

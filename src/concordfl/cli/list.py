@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, ALIASES
 from ..core import ANY_KIND
 from ..data.datasets import DATASETS
 from ..models import MODELS
@@ -37,7 +37,8 @@ def _algorithms() -> Table:
         title_justify="left",
         caption=(
             "cost: of a round, relative to FedAvg's; for classification alone: "
-            f"{', '.join(classes_only)}, the others also for regression and several labels"
+            f"{', '.join(classes_only)}, the others also for regression and several labels; also "
+            f"known as: {', '.join(f'{alias} ({name})' for alias, name in ALIASES.items())}"
         ),
     )
     table.add_column("name", no_wrap=True)

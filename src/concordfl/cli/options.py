@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..algorithms import ALGORITHMS
+from ..by_name import registered
 from ..core import SettingError
 from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
@@ -91,6 +92,7 @@ def known_names(algorithms: str) -> list[str]:
 
 
 def known_name(name: str, option: str) -> str:
+    name = registered(name)
     if names_own_code(name):
         check_name(name, option)
     elif name not in ALGORITHMS:

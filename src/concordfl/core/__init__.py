@@ -4,6 +4,7 @@ from . import tree
 from .aggregation import Aggregation, Averaged, Chosen, Mean, ServerStep, Total
 from .algorithm import About, Algorithm, Degenerate, Likelihood, Rows, Stage, Task, client_step
 from .client import (
+    Average,
     Batch,
     Client,
     ClientId,
@@ -56,6 +57,7 @@ __all__ = [
     "About",
     "Aggregation",
     "Algorithm",
+    "Average",
     "Averaged",
     "Batch",
     "ByteCount",

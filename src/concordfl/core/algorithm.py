@@ -97,6 +97,7 @@ class Stage(NamedTuple):
     # in a stage for everyone: whoever does not answer is left out until it has answered in one
     required: bool = True
     trains: bool = True  # whether its rounds are training rounds, which drifting data are timed by
+    when_sampled: bool = False  # only played if the run's rounds do not ask all clients
 
 
 class Likelihood(NamedTuple):
@@ -145,7 +146,9 @@ class Algorithm(Settings, ABC):
     public_state: ClassVar[frozenset[str]] = frozenset()
     scores_samples: ClassVar[bool] = False  # whether it can say how likely a sample is
     classifies: ClassVar[bool] = True  # whether it predicts labels
-    averages: ClassVar[bool] = True  # whether its rounds average models
+    averages: ClassVar[bool] = True  # whether its rounds' new models are means of the clients'
+    # whether it takes clients' changes for sums of gradients, which they are not with Adam
+    needs_sgd: ClassVar[bool] = False
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
@@ -218,6 +221,19 @@ class Algorithm(Settings, ABC):
         """Of the network that a client predicts with, where it predicts with one network."""
         params: Params = message
         return params
+
+    def personal_model(self, client: Client, state: Tree) -> Params | None:
+        """The whole model that a client has trained for itself, of methods that give it one; None
+        where this client has none yet.
+
+        For evaluation only: new clients are also scored with the mean of these models.
+        """
+        return None
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients have whole models of their own."""
+        return type(self).personal_model is not Algorithm.personal_model
 
     def predict(self, client: Client, state: Tree, message: Tree, examples: Examples) -> Tensor:
         """(N, Y) class probabilities, or what else the objective says: those of the network, unless

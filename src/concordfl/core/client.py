@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from .tree import Tree
 ClientId = str
 ModelId = str | int
 Secret = str | int  # what a client draws privacy noise from; in simulation it may be a seed
+Average = Literal["size", "equal"]  # how clients count in a mean: by their examples, or alike
 Carry = TypeVar("Carry")
 EVALUATION_BATCH = 512  # large enough to be fast, small enough for a cache
 
@@ -112,6 +113,16 @@ class Client:
     @property
     def size(self) -> int:
         return len(self.examples)
+
+    def weight(self, average: Average) -> int:
+        """How often its reply counts in a mean over clients."""
+        return self.size if average == "size" else 1
+
+    @property
+    def num_steps(self) -> int:
+        """Mini-batches of the run's local epochs."""
+        per_epoch = batches_per_epoch(self.size, self.training.batch_size, self.model)
+        return per_epoch * self.training.epochs
 
     @property
     def num_classes(self) -> int:

@@ -5,6 +5,7 @@ what is ours is that the optimizer's state is a value that `update` is handed an
 Parameters are overwritten in place, for speed.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 from torch.optim.sgd import sgd as torch_sgd
 
-from .settings import Count, NonNegative, Positive, Repeats, Settings
+from .settings import Count, NonNegative, Positive, Repeats, Settings, Share
 
 
 class Optimizer(NamedTuple):
@@ -122,8 +123,26 @@ class MultiStep(Settings):
         return float(self.gamma ** sum(round >= milestone for milestone in self.milestones))
 
 
-Schedule = Constant | Step | MultiStep
-SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "step": Step, "multi-step": MultiStep}
+@dataclass(frozen=True)
+class Cosine(Settings):
+    """Down along half a cosine, in `rounds` rounds, to a share `final` of the rate."""
+
+    rounds: Count = 20
+    # where it stays: later rounds, and tuning after the last one, still train
+    final: Share = 0.01
+
+    def factor(self, round: int) -> float:
+        done = min(round / self.rounds, 1.0)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+Schedule = Constant | Step | MultiStep | Cosine
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "step": Step,
+    "multi-step": MultiStep,
+    "cosine": Cosine,
+}
 
 
 @dataclass(frozen=True)
@@ -136,7 +155,9 @@ class Training(Settings):
     weight_decay: NonNegative = 0.0
     batch_size: Count = 16
     epochs: Repeats = 2
-    schedule: InstanceOf[Constant] | InstanceOf[Step] | InstanceOf[MultiStep] = Constant()
+    schedule: (
+        InstanceOf[Constant] | InstanceOf[Step] | InstanceOf[MultiStep] | InstanceOf[Cosine]
+    ) = Constant()
 
     def make_optimizer(self) -> Optimizer:
         if self.optimizer == "sgd":
@@ -146,3 +167,10 @@ class Training(Settings):
     def rate(self, round: int) -> float:
         """The learning rate in a stage's own round, counted from 0."""
         return self.lr * self.schedule.factor(round)
+
+    def plain_steps(self, steps: int) -> float:
+        """How many steps of plain SGD move as far as `steps` with the momentum, along a constant
+        gradient: Σ_k (1 - μ^k) / (1 - μ), which is ‖a‖₁ in FedNova.
+        """
+        rest = 1 - self.momentum
+        return (steps - self.momentum * (1 - self.momentum**steps) / rest) / rest

@@ -69,6 +69,11 @@ RULES = {
 }
 
 
+def as_tuples(value: Any) -> Any:
+    """Lists as tuples, also inside lists."""
+    return tuple(as_tuples(one) for one in value) if isinstance(value, list) else value
+
+
 @dataclass(frozen=True)
 class Settings:
     """Base of algorithms, partitions, shifts and the sections of a run file."""
@@ -86,9 +91,7 @@ class Settings:
         if not isinstance(table, Mapping):
             raise SettingError(f"[{where}] must be a table, got {received(table)}")
         check_keys(table, [field.name for field in fields(cls)], where)
-        values = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-        }
+        values = {key: as_tuples(value) for key, value in table.items()}
         try:
             return cls(**values)
         except TypeError as error:  # a required field was left out

@@ -347,7 +347,9 @@ def _restore(node: Any, tensors: dict[str, Tensor], depth: int) -> Tree:
             return tuple([_restore(child, tensors, depth - 1) for child in children])
         case ["named", str(name), list(children)] if name in _registered:
             kind: Any = _registered[name]
-            if len(children) == len(kind._fields):
+            # Fields that came later have defaults, so that older bytes can be read.
+            required = len(kind._fields) - len(kind._field_defaults)
+            if required <= len(children) <= len(kind._fields):
                 return kind(*[_restore(child, tensors, depth - 1) for child in children])
     raise FormatError(f"a tree's structure must be known, got {_excerpt(node)}")
 

@@ -34,6 +34,9 @@ class Dataset(NamedTuple):
     ignored: tuple[str, ...] = ()  # columns of a table that are no features
     resize: tuple[int, int] | None = None  # height and width that images were brought to
     groups: Mapping[str, str] = {}  # a known group of every owner
+    # (N,) the number of the part of the pool that each training example is of, where a scenario
+    # has changed some of it
+    parts: np.ndarray | None = None
     split: np.ndarray | None = None  # (N,) which split each training example is for, by number
     time: np.ndarray | None = None  # (N,) when each training example was made
     notices: tuple[str, ...] = ()  # sentences on what a user should know of the data
@@ -85,6 +88,10 @@ class Source(Settings, ABC):
     without: tuple[CountOrZero | str, ...] | None = None
     limit: Count | None = None  # use only so many training examples, drawn at random
     test_limit: Count | None = None
+    # the official test examples are dealt out with the training examples, and split as they are
+    pool_test: bool = False
+    # how often every training example is there, each copy to be dealt to a client by itself
+    copies: Count = 1
     # features (or channels) to mean 0 and deviation 1, missing ones to the mean, from sums
     standardise: bool = True
 
@@ -97,7 +104,7 @@ class Source(Settings, ABC):
         return ""
 
     def load(self, key: Key) -> Dataset:
-        data = self.read(key)
+        data = self._pooled(self.read(key)) if self.pool_test else self.read(key)
         if self.test_limit is not None and not len(data.test.y):
             raise SettingError(
                 f"data.test_limit needs data with a test set of their own, got {self.test_limit} "
@@ -110,6 +117,9 @@ class Source(Settings, ABC):
             raise SettingError(
                 f"data.without must leave examples to train on, got {list(self.without or ())}"
             )
+        if self.copies > 1:
+            data = self._with_notice_of_copies(data)
+            train = np.tile(train, self.copies)
         return data._replace(
             train=data.train.take(train),
             test=data.test.take(test),
@@ -117,6 +127,31 @@ class Source(Settings, ABC):
             split=_take(data.split, train),
             time=_take(data.time, train),
         )
+
+    def _pooled(self, data: Dataset) -> Dataset:
+        """With the test examples among the training examples."""
+        if not len(data.test.y):
+            raise SettingError("data.pool_test needs data with a test set of their own, got none")
+        if self.has_clients:
+            raise SettingError(
+                "data.pool_test must be false for data that come in clients, got true"
+            )
+        joined, nothing = Arrays.join([data.train, data.test]), data.test.take(np.arange(0))
+        return data._replace(train=joined, test=nothing, owners=None)
+
+    def _with_notice_of_copies(self, data: Dataset) -> Dataset:
+        if data.owners is not None:
+            raise SettingError(
+                "data.copies is for data that are dealt to clients, and must be 1 where the data "
+                f"themselves say whose they are, got {self.copies}"
+            )
+        notice = (
+            f"data.copies = {self.copies}: copies of one example are dealt to clients one by one, "
+            "so a participant's test data hold examples that others, or it itself, have trained "
+            "on; participants' figures are too good for that, newcomers' from the official test "
+            "set are not"
+        )
+        return data._replace(notices=(*data.notices, notice))
 
     def _left_out(self, data: Dataset) -> list[int]:
         """The numbers of the classes that `without` names."""

@@ -127,7 +127,9 @@ class FinishedRun:
         """The last stage's own count of rounds, on which draws depend: what is predicted now is
         what the run reported.
         """
-        turns = list(schedule(self.settings.algorithm, self.settings.run.rounds, self.model))
+        turns = list(
+            schedule(self.algorithm, self.settings.run, self.model, len(self.kept.participants))
+        )
         last: int = self.summary["rounds"]  # fewer than planned if it stopped early
         return turns[last - 1].stage_round
 

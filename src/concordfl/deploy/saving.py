@@ -58,7 +58,8 @@ def save(
 
 def _require_over(run: FinishedRun) -> None:
     """In a folder with a summary, a run counts as finished for good."""
-    rounds = len(list(schedule(run.algorithm, run.settings.run.rounds, run.model)))
+    plan, population = run.settings.run, len(run.kept.participants)
+    rounds = len(list(schedule(run.algorithm, plan, run.model, population)))
     if run.progress.round < rounds and not run.summary["stopped_early"]:
         raise SettingError(
             f"a run must be over to be saved, got one after {run.progress.round} of {rounds} "

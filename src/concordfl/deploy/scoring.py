@@ -4,6 +4,8 @@ A method that models p(x) scores a sample by log p(x) + log p(y|x), or by log p(
 label. Any other method is scored by the highest probability that it gives to a class; where clients
 predict with something of their own, by the highest over all of them. A sample is novel if it scores
 below a threshold that a stated share of held-out training data, the false alarms, falls below.
+Where familiar and novel samples are scored together, the two terms may be brought to one range
+before they are added (`normalise`).
 """
 
 import csv
@@ -84,6 +86,32 @@ def score_both(
     first, second = both(labels=True)
     alike = list(first.columns) == list(second.columns)
     return (first, second) if alike else both(labels=False)
+
+
+def normalise(*parts: Scored) -> list[Scored]:
+    """Samples that are scored together, with log p(x) and log p(y|x) each brought to 0..1 over all
+    of them before they are added: the spread of one does not drown the other.
+
+    Such a score depends on what is scored together, and has no threshold. Where there are not two
+    terms to add, nothing changes.
+    """
+    terms = [name for name in parts[0].columns if name != "score"]
+    if len(terms) < 2:
+        return list(parts)
+    everything = {name: np.concatenate([part.columns[name] for part in parts]) for name in terms}
+    results = []
+    for part in parts:
+        columns = {name: _to_unit_range(part.columns[name], everything[name]) for name in terms}
+        score = np.sum(list(columns.values()), axis=0)
+        results.append(Scored({**columns, "score": score}, None, part.false_alarm))
+    return results
+
+
+def _to_unit_range(values: np.ndarray, everything: np.ndarray) -> np.ndarray:
+    """Values by where they lie between the lowest and the highest of all; 0 where all are alike."""
+    lowest, highest = everything.min(), everything.max()
+    scaled: np.ndarray = (values - lowest) / ((highest - lowest) or 1.0)
+    return scaled
 
 
 @one_thread()

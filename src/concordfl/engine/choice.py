@@ -61,7 +61,7 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
 
 
 def _choose_by_work(setup: Setup, federation: Federation, plan: Plan, workers: int) -> Choice:
-    seconds = _estimate_seconds(setup, federation, plan)
+    seconds = estimate_seconds(setup, federation, plan)
     if seconds < MIN_SECONDS_FOR_WORKERS:
         reason = f"about {seconds:.1f} s of training, too short for worker processes"
         return Choice("serial", 1, reason)
@@ -114,7 +114,7 @@ def _make_states(plan: Plan, folder: RunFolder | None) -> ClientStates:
     return DiskStates(folder.checkpoints)
 
 
-def _estimate_seconds(setup: Setup, federation: Federation, plan: Plan) -> float:
+def estimate_seconds(setup: Setup, federation: Federation, plan: Plan) -> float:
     """Training time in one process, from a few steps on the first client.
 
     The choice that follows from it changes no result.

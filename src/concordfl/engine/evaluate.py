@@ -2,7 +2,9 @@
 
 Local figures are means over the participants' test splits. Global figures are means over held-out
 clients, which adapt on their train split, by the method's rule for new clients, and are measured on
-their test split. Nothing here changes training state, so evaluating more often changes no result.
+their test split. Of methods whose participants have whole models of their own, the mean of these
+models is scored on held-out clients too, as it is. Nothing here changes training state, so
+evaluating more often changes no result.
 
 The steps below are the engine's own: an order may name them beside the steps of a method.
 """
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Algorithm, Client, ClientId, Examples, Predictor, Total, Tree
+from ..core import Algorithm, Client, ClientId, Examples, Mean, Predictor, Total, Tree
 from ..data import Splits
 from ..metrics import METRICS, agreement, criterion_in
 
@@ -53,6 +55,35 @@ def evaluate(
     return {"scores": scores, "inspect": predictor.inspect()}
 
 
+def add_personal_model(
+    algorithm: Algorithm,
+    client: Client,
+    _splits: Splits,
+    state: Tree | None,
+    _message: Tree,
+    _options: Mapping[str, Any],
+) -> dict[str, Mean]:
+    """The client's own model, for the mean over clients; nothing of one that has not trained."""
+    own = None if state is None else algorithm.personal_model(client, state)
+    return {} if own is None else {"own": Mean(own, 1, around=own)}
+
+
+def score_model(
+    _algorithm: Algorithm,
+    client: Client,
+    splits: Splits,
+    _state: Tree | None,
+    message: Tree,
+    _options: Mapping[str, Any],
+) -> Tree:
+    """Scores of the model in `message` as it is, on the test split."""
+    examples, objective = splits.test, client.objective
+    if not len(examples):
+        return {"scores": {}}
+    found = objective.in_own_unit(client.predictions(message, examples))
+    return {"scores": {"test": objective.scores(found, objective.in_own_unit(examples.y))}}
+
+
 def sum_likelihoods(
     algorithm: Algorithm,
     client: Client,
@@ -82,6 +113,8 @@ def count_likelihoods(
 
 EVALUATION_STEPS: dict[str, Evaluation] = {
     "evaluate": evaluate,
+    "add_personal_model": add_personal_model,
+    "score_model": score_model,
     "sum_likelihoods": sum_likelihoods,
     "count_likelihoods": count_likelihoods,
 }

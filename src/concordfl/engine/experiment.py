@@ -28,7 +28,7 @@ from ..core import (
     tree,
 )
 from ..core.protocol import FAILED, REFUSED, TIMED_OUT
-from ..metrics import criterion_in, is_better
+from ..metrics import criterion_in, is_better, last_ten
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
 from .executors import Executor
@@ -92,8 +92,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.algorithm, self.task = self.setup.algorithm, self.roster.task
-        self.turns = list(schedule(self.algorithm, self.plan.rounds, self.task.model))
         population = len(self.roster.participants)
+        self.turns = list(schedule(self.algorithm, self.plan, self.task.model, population))
         self.cohort_size = min(self.plan.cohort_size(population), len(self.roster.population))
         self.evaluated = sampling.sample(
             self.roster.participants,
@@ -253,8 +253,8 @@ class Experiment:
         prepares = turn.stage.prepares or not self.algorithm.ready(before)
         if self.setup.aggregation.steps and not server_step.count and not prepares:
             raise SettingError(
-                "aggregation.server_lr and server_momentum need a method that averages models, "
-                f"got {type(self.algorithm).__name__}"
+                "aggregation.server_lr and server_momentum need a method whose new models are "
+                f"means of the clients', got {type(self.algorithm).__name__}"
             )
 
     def _unanswered(self, turn: Turn) -> ClientStepError:
@@ -372,6 +372,7 @@ class Experiment:
             "validation": evaluate.summarise(local, "validation"),
             "training": evaluate.summarise(local, "train"),
             "global": evaluate.summarise(held_out, "test"),
+            "global_averaged": evaluate.summarise(self._examine_averaged(turn, progress), "test"),
             "clusters": evaluate.grouping(local, self.roster.groups),
         }
         self._select(found, progress)
@@ -406,6 +407,25 @@ class Experiment:
             },
         )
         replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
+        return replies
+
+    def _examine_averaged(self, turn: Turn, progress: Progress) -> dict[ClientId, Tree]:
+        """Held-out clients with the mean of the evaluated participants' own models."""
+        if not self.roster.held_out or not self.algorithm.has_personal_models:
+            return {}
+        ask = _order_of(turn)._replace(
+            step="add_personal_model", clients=tuple(sorted(self.evaluated))
+        )
+        total = self._perform(ask, progress, evaluation=True).value or {}
+        if "own" not in total:
+            return {}
+        score = _order_of(turn)._replace(
+            step="score_model",
+            clients=tuple(sorted(self.roster.held_out)),
+            broadcast=total["own"].mean(),
+            wanted="replies",
+        )
+        replies: dict[ClientId, Tree] = self._perform(score, progress, evaluation=True).value
         return replies
 
     def _evaluated_splits(self) -> list[str]:
@@ -505,6 +525,7 @@ class Experiment:
             "final": figures(final),
             "selected": selected,
             "selected_on": self.plan.select_on,
+            "last_ten": last_ten([figures(record) for record in self.records]),
             "clusters": final.get("clusters"),
             "group_sizes": group_sizes(self.last_rows()),
             "server": final.get("server"),
@@ -550,11 +571,14 @@ def _is_identical(left: Tree, right: Tree) -> bool:
     return ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
 
 
-def schedule(algorithm: Algorithm, rounds: int, model: Model) -> Iterator[Turn]:
+def schedule(algorithm: Algorithm, plan: Plan, model: Model, population: int) -> Iterator[Turn]:
     """The rounds of all stages, one after another."""
     number = trained = 0
-    for stage in algorithm.stages(rounds, model):
-        for index in range(rounds if stage.rounds is None else stage.rounds):
+    is_sampled = plan.cohort_size(population) < population
+    for stage in algorithm.stages(plan.rounds, model):
+        if stage.when_sampled and not is_sampled:
+            continue
+        for index in range(plan.rounds if stage.rounds is None else stage.rounds):
             number += 1
             trained += stage.trains
             yield Turn(number, stage, stage.first_round + index, trained)
@@ -576,7 +600,7 @@ def is_due(turn: Turn, plan: Plan) -> bool:
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as the summary shows it: local and global figures under one roof."""
     found: dict[str, Any] = {"round": record["round"]}
-    for scope in ("local", "global"):
+    for scope in ("local", "global", "global_averaged"):
         found |= {f"{scope}_{name}": value for name, value in record.get(scope, {}).items()}
     validation = record.get("validation", {})
     criterion = criterion_in(validation)

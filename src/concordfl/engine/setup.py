@@ -29,8 +29,13 @@ class Setup:
                 )
         if self.aggregation.steps and not self.algorithm.averages:
             raise SettingError(
-                "aggregation.server_lr and server_momentum need a method that averages models, "
-                f"got {type(self.algorithm).__name__}"
+                "aggregation.server_lr and server_momentum need a method whose new models are "
+                f"means of the clients', got {type(self.algorithm).__name__}"
+            )
+        if self.algorithm.needs_sgd and self.training.optimizer != "sgd":
+            raise SettingError(
+                f"{type(self.algorithm).__name__} needs training.optimizer = 'sgd', whose steps "
+                f"are multiples of gradients, got {self.training.optimizer!r}"
             )
         methods = (self.algorithm, *self.algorithm.parts().values())
         if self.aggregation.pad_choices and not any(method.chooses for method in methods):

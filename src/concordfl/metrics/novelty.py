@@ -7,11 +7,19 @@ from numpy.typing import NDArray
 
 
 class Novelty(NamedTuple):
-    """The familiar samples are the positives; 1 is perfect. A constant score has AUROC 0.5."""
+    """The familiar samples are the positives; 1 is perfect. A score that knows nothing has AUROC
+    0.5, the base rate as AP, and the F1 of calling everything familiar as max-F1.
+    """
 
     auroc: float
     ap: float
     max_f1: float
+    base_rate: float  # the share of the familiar samples
+
+    @property
+    def base_f1(self) -> float:
+        """Of calling everything familiar."""
+        return 2 * self.base_rate / (1 + self.base_rate)
 
 
 def novelty(familiar: NDArray[np.floating], novel: NDArray[np.floating]) -> Novelty:
@@ -26,4 +34,5 @@ def novelty(familiar: NDArray[np.floating], novel: NDArray[np.floating]) -> Nove
         float(roc_auc_score(truth, scores)),
         float(average_precision_score(truth, scores)),
         float(f1.max()),
+        float(truth.mean()),
     )

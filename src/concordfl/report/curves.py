@@ -29,11 +29,11 @@ def kind_of(file: Path) -> str:
         raise SettingError(f"a picture must be a file of kind {', '.join(KINDS)}, got {file}")
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise SettingError(f"a picture must be a file in a folder that exists, got {file}")
-    _require_matplotlib()
+    require_matplotlib()
     return kind
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingError("pictures need matplotlib, got none: pip install 'concordfl[plot]'")
 
@@ -55,7 +55,7 @@ def accuracy_against_bytes(title: str, runs: Mapping[str, Sequence[Summary]], ki
 
 def draw(title: str, runs: Mapping[str, Sequence[Summary]]) -> "Figure":
     """The same as matplotlib's own object, which notebooks show."""
-    _require_matplotlib()
+    require_matplotlib()
     from matplotlib.figure import Figure
 
     finals = [summary["final"] for summaries in runs.values() for summary in summaries]
@@ -75,13 +75,13 @@ def draw(title: str, runs: Mapping[str, Sequence[Summary]]) -> "Figure":
             [statistics.mean(values) for values in reached],
             [statistics.pstdev(values) for values in reached],
         )
-        (line,) = axes.plot(sent, middle, marker=".", label=_literal(row))
+        (line,) = axes.plot(sent, middle, marker=".", label=literal(row))
         low, high = (
             [m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1)
         )
         axes.fill_between(sent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     label = f"{scope} {METRICS[metric].title}" + " in percent" * METRICS[metric].is_share
-    axes.set(title=_literal(title), xlabel="MB sent, down and up", ylabel=label)
+    axes.set(title=literal(title), xlabel="MB sent, down and up", ylabel=label)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
@@ -97,7 +97,7 @@ def _criterion(finals: Sequence[Mapping[str, Any]]) -> str:
     return "accuracy"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Text in which matplotlib finds no formula."""
     return text.replace("$", r"\$")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import SettingError
+from .tables import last_ten_of
 
 Figures = Mapping[str, Any]
 
@@ -46,6 +47,8 @@ def _flat(run: Figures) -> dict[str, str | int | float]:
         "parameters": run.get("parameters"),
         **{f"final.{name}": value for name, value in run["final"].items()},
         **{f"selected.{name}": value for name, value in (run.get("selected") or {}).items()},
+        "selected_on": run.get("selected_on"),
+        **{f"last_ten.{name}": value for name, value in (last_ten_of(run) or {}).items()},
         **{f"clusters.{name}": value for name, value in (run.get("clusters") or {}).items()},
         "groups": "+".join(map(str, run.get("group_sizes") or [])),
         **{f"bytes.{name}": value for name, value in run["bytes"].items()},

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics import METRICS, criterion_in
+from ..metrics import METRICS, criterion_in, last_ten
 from . import verdict
 
 Summary = Mapping[str, Any]
@@ -36,6 +36,9 @@ def run_table(summary: Summary) -> Table:
         "  on validation": f"validation_{criterion}",
         f"newcomers: {title}": f"global_{criterion}",
     }
+    averaged = f"global_averaged_{criterion}"
+    if averaged in summary["final"]:
+        rows["  with participants' models averaged"] = averaged
     for name, key in rows.items():
         shown = (figure(criterion, figures.get(key)) for figures in chosen.values())
         table.add_row(name, *shown)
@@ -49,18 +52,41 @@ def run_table(summary: Summary) -> Table:
 
 
 def comparison_parts(
-    title: str, runs: Mapping[str, Sequence[Summary]], *, over_clients: bool = False
+    title: str,
+    runs: Mapping[str, Sequence[Summary]],
+    *,
+    over_clients: bool = False,
+    over_last_ten: bool = False,
 ) -> Iterator[Table | str]:
     """All that a comparison shows: tables, and then lines of text; the last one is the verdict."""
     yield over_clients_table(title, runs) if over_clients else comparison_table(title, runs)
-    for_whom = for_whom_table(runs)
-    if for_whom is not None:
-        yield for_whom
+    if over_last_ten:
+        yield last_ten_table(runs)
+    for table in (selected_table(runs), for_whom_table(runs)):
+        if table is not None:
+            yield table
+    yield from _averaged_lines(runs)
     yield from _early_lines(runs)
     yield from warning_lines(verdict.warnings(runs))
     conclusion = verdict.verdict(runs)
     if conclusion is not None:
         yield conclusion
+
+
+def _averaged_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
+    """What the mean of the participants' own models does for newcomers, where there are any."""
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    name = f"global_averaged_{criterion}"
+    shown = {
+        row: spread((one["final"].get(name) for one in each), criterion)
+        for row, each in runs.items()
+    }
+    parts = [f"{row} {text}" for row, text in shown.items() if text != ABSENT]
+    if parts:
+        whose = (
+            f"Newcomers' {METRICS[criterion].title} with the mean of the participants' own models"
+        )
+        yield f"{whose}: {', '.join(parts)}"
 
 
 def _early_lines(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
@@ -108,6 +134,39 @@ def comparison_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Table
             ),
             size(statistics.mean(sent)),
             f"{statistics.mean(seconds):.1f} s",
+        )
+    return table
+
+
+def selected_table(runs: Mapping[str, Sequence[Summary]]) -> Table | None:
+    """The figures of the rounds that were best on validation or training data, as `run.select_on`
+    says; None where every run's was its last, which the comparison shows already.
+    """
+    summaries = [summary for row in runs.values() for summary in row]
+    chosen = [summary for summary in summaries if summary["selected"] is not None]
+    if all(summary["selected"]["round"] == summary["final"]["round"] for summary in chosen):
+        return None
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    selected_on = " or ".join(sorted({summary["selected_on"] for summary in chosen}))
+    unit = " in percent" * METRICS[criterion].is_share
+    title = f"At the round that was best on {selected_on} data, {METRICS[criterion].title}{unit}"
+    table = _titled_table(title)
+    table.add_column("method", no_wrap=True)
+    columns = {"test": f"local_{criterion}", "newcomers": f"global_{criterion}"}
+    averaged = f"global_averaged_{criterion}"
+    if any(summary["selected"].get(averaged) is not None for summary in chosen):
+        columns["newcomers, models averaged"] = averaged
+    for name in ("round", *columns):
+        table.add_column(name, justify="right", overflow="fold")
+    for method, row in runs.items():
+        rounds = [summary["selected"] for summary in row if summary["selected"] is not None]
+        table.add_row(
+            plain(method),
+            ", ".join(str(figures["round"]) for figures in rounds) or ABSENT,
+            *(
+                spread((figures.get(key) for figures in rounds), criterion)
+                for key in columns.values()
+            ),
         )
     return table
 
@@ -181,7 +240,7 @@ def over_clients_table(title: str, runs: Mapping[str, Sequence[Summary]]) -> Tab
             table.add_row(
                 clients,
                 plain(method),
-                *(_over_clients(finals, scope, metric) for metric in metrics),
+                *(_with_deviation(finals, f"{scope}_{name}", name) for name in metrics),
             )
         table.add_section()
     return table
@@ -197,15 +256,45 @@ def _spread_metrics(runs: Mapping[str, Sequence[Summary]]) -> list[str]:
     ]
 
 
-def _over_clients(finals: Sequence[Summary], scope: str, metric: str) -> str:
-    """The mean over seeds of the mean and of the standard deviation over clients."""
-    name = f"{scope}_{metric}"
-    means = [final[name] for final in finals if final.get(name) is not None]
+def _with_deviation(runs: Sequence[Mapping[str, Any]], name: str, metric: str) -> str:
+    """The means over seeds of a figure and of its standard deviation."""
+    means = [run[name] for run in runs if run.get(name) is not None]
     if not means:
         return ABSENT
-    deviations = [value for final in finals if (value := final.get(f"{name}_std")) is not None]
+    deviations = [value for run in runs if (value := run.get(f"{name}_std")) is not None]
     deviation = figure(metric, statistics.mean(deviations)) if deviations else ABSENT
     return f"{figure(metric, statistics.mean(means))} ± {deviation}"
+
+
+def last_ten_table(runs: Mapping[str, Sequence[Summary]]) -> Table:
+    """Several methods: the criterion of participants and of newcomers, mean ± standard deviation
+    over the last ten evaluated rounds; of several seeds, the means of both.
+    """
+    criterion = verdict.criterion_of(runs) or "accuracy"
+    unit = " in percent" * METRICS[criterion].is_share
+    table = _titled_table(f"{METRICS[criterion].title}{unit}, ± over the last ten evaluated rounds")
+    for name in ("method", "test", "newcomers", "rounds"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "method" else "right")
+    for method, summaries in runs.items():
+        found = [last for summary in summaries if (last := last_ten_of(summary)) is not None]
+        rounds = {f"{last['first_round']} to {last['last_round']}": None for last in found}
+        table.add_row(
+            plain(method),
+            _with_deviation(found, f"local_{criterion}", criterion),
+            _with_deviation(found, f"global_{criterion}", criterion),
+            ", ".join(rounds) or "fewer than ten",
+        )
+    return table
+
+
+def last_ten_of(summary: Summary) -> dict[str, float] | None:
+    """Of a run in a comparison; from its history where it was kept without. None where that is
+    short, or was not kept.
+    """
+    if "last_ten" in summary:
+        found: dict[str, float] | None = summary["last_ten"]
+        return found
+    return last_ten(summary.get("history") or [])
 
 
 def _titled_table(title: str) -> Table:

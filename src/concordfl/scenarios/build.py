@@ -15,6 +15,10 @@ from .partition import PARTITIONS, Assignment, Iid, Natural, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
 CONCEPT = "concept"  # the kind of difference that makes another P(y|x)
+Split = tuple[Probability, Probability, Probability]
+# a client's splits by the training round from which on they hold: 0, and those in which a shift
+# begins
+Phases = dict[int, ArraySplits]
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,22 @@ class Scenario(Settings):
     partition: InstanceOf[Partition] = Iid()  # noqa: RUF009 - frozen
     shifts: tuple[InstanceOf[Shift], ...] = ()
     # train, validation, test of every client
-    split: tuple[Probability, Probability, Probability] = (0.7, 0.1, 0.2)
+    split: Split = (0.7, 0.1, 0.2)
+    # those of held-out clients, which adapt to the first; left out, they are as `split`
+    hold_out_split: Split | None = None
     # share of the clients that take no part in training and stand for new ones, or their names
     hold_out: Fraction | tuple[str, ...] = 0.0
+    # of the official test set: what new clients made from it may adapt on; the rest tests them
+    adapt_share: Fraction = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if abs(sum(self.split) - 1) > 1e-6 or self.split[0] == 0:
-            raise SettingError(
-                "split must be three shares that sum to 1, the first above 0, got "
-                f"{list(self.split)}"
-            )
+        for name, split in (("split", self.split), ("hold_out_split", self.hold_out_split)):
+            if split is not None and (abs(sum(split) - 1) > 1e-6 or split[0] == 0):
+                raise SettingError(
+                    f"{name} must be three shares that sum to 1, the first above 0, got "
+                    f"{list(split)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -74,56 +83,55 @@ def build_federation(
             "data.group is about clients as the data have them, and must be left out with another "
             f"partition than natural, got {type(scenario.partition).__name__}"
         )
+    shifts = _name_shifts(scenario.shifts)
+    data = _change_pool(data, shifts, key)
     assignment = _hold_out(
         scenario.partition.assign(data, scenario.clients, key.child("partition")), scenario, key
     )
     set_aside = set(assignment.held_out)
     rows = [rows for id, rows in assignment.indices.items() if id not in set_aside]
     data = data.with_categories_of(np.concatenate(rows))
-    shifts = _name_shifts(scenario.shifts)
     chosen = _choose_clients(sorted(assignment.indices), shifts, key.child("shifts"))
     groups = _true_groups(assignment, chosen, shifts)
-    # the splits of every client, as they are at the start and from every round in which a shift
-    # begins
-    clients = {
-        id: _make_client(id, data, indices, scenario, chosen[id], key)
-        for id, indices in assignment.indices.items()
-    }
-    held_out = {id: clients[id][0] for id in assignment.held_out}
-    if not held_out:
+    clients: dict[ClientId, Phases] = {}
+    for id, indices in assignment.indices.items():
+        new_split = scenario.hold_out_split if id in set_aside else None
+        split = new_split or scenario.split
+        clients[id] = _make_client(id, data, indices, split, scenario.shifts, chosen[id], key)
+    held_out_ids = assignment.held_out
+    if not held_out_ids:
         concepts = {group[CONCEPT] for group in groups.values()}
-        held_out = _make_test_clients(data, shifts, concepts, key)
+        test_clients = _make_test_clients(data, shifts, concepts, scenario.adapt_share, key)
         test_groups = {_test_client_id(concept): {CONCEPT: concept} for concept in concepts}
-        groups |= {id: group for id, group in test_groups.items() if id in held_out}
-    participants = {id: phases for id, phases in clients.items() if id not in set_aside}
-    train = [participants[id][0].train for id in sorted(participants)]
+        groups |= {id: group for id, group in test_groups.items() if id in test_clients}
+        clients |= test_clients
+        held_out_ids = tuple(test_clients)
+    participants = [id for id in assignment.indices if id not in set_aside]
+    train = [clients[id][0].train for id in sorted(participants)]
     preprocessing = _preprocessing(data, train, standardise=standardise)
-    prepare = preprocessing.standardise
-    starts = _starts(scenario.shifts)
+    prepared = {
+        id: {start: splits.map(preprocessing.standardise) for start, splits in phases.items()}
+        for id, phases in clients.items()
+    }
     federation = Federation.build(
-        {id: phases[0].map(prepare) for id, phases in participants.items()},
-        {id: splits.map(prepare) for id, splits in held_out.items()},
+        {id: prepared[id][0] for id in participants},
+        {id: prepared[id][0] for id in held_out_ids},
         data.num_classes,
         groups,
         preprocessing,
-        later={
-            id: [
-                (start, splits.map(prepare))
-                for start, splits in zip(starts, phases[1:], strict=True)
-            ]
-            for id, phases in clients.items()
-            if starts
-        },
+        later={id: list(phases.items())[1:] for id, phases in prepared.items() if len(phases) > 1},
     )
     return replace(federation, notices=(*data.notices, *_notices(data, scenario)))
 
 
 def _notices(data: Dataset, scenario: Scenario) -> Iterator[str]:
-    if data.split is not None and scenario.split != Scenario.split:
-        yield (
-            f"scenario.split = {list(scenario.split)} is without effect: the column that "
-            "data.split names says what every row is for"
-        )
+    for name in ("split", "hold_out_split"):
+        split = getattr(scenario, name)
+        if data.split is not None and split != getattr(Scenario, name):
+            yield (
+                f"scenario.{name} = {list(split)} is without effect: the column that "
+                "data.split names says what every row is for"
+            )
 
 
 def _require_classes(data: Dataset, scenario: Scenario) -> None:
@@ -218,6 +226,40 @@ def _preprocessing(data: Dataset, train: Sequence[Arrays], *, standardise: bool)
     )
 
 
+# --- shifts of the pool ---------------------------------------------------------------------------
+
+
+def _change_pool(data: Dataset, shifts: Sequence[NamedShift], key: Key) -> Dataset:
+    """The training and the test examples, of which every shift of the pool has changed a part of
+    its own.
+    """
+    pool = [each for each in shifts if each.shift.share_of == "pool"]
+    if not pool:
+        return data
+    total = sum(each.shift.share for each in pool)
+    if total > 1 + 1e-9:
+        raise SettingError(f"the shares of shifts of the pool must sum to <= 1, got {total:g}")
+    train, parts = _change_parts(data.train, pool, data.num_classes, key, "pool-train")
+    test, _ = _change_parts(data.test, pool, data.num_classes, key, "pool-test")
+    return data._replace(train=train, test=test, parts=parts)
+
+
+def _change_parts(
+    arrays: Arrays, pool: Sequence[NamedShift], num_classes: int, key: Key, name: str
+) -> tuple[Arrays, np.ndarray]:
+    """The changed examples, and (N,) the number of the part that each is of: 0 is unchanged."""
+    size = len(arrays.y)
+    ends = [round(share * size) for share in np.cumsum([each.shift.share for each in pool])]
+    rows_of_parts = np.split(key.child(name).numpy().permutation(size), ends)[: len(pool)]
+    parts = np.zeros(size, dtype=int)
+    for number, (each, rows) in enumerate(zip(pool, rows_of_parts, strict=True), start=1):
+        parts[rows] = number
+        if len(rows):
+            keys = each.keys(key, name)
+            arrays = each.shift.change_rows(arrays, np.sort(rows), num_classes, *keys)
+    return arrays, parts
+
+
 # --- which client gets which shift ----------------------------------------------------------------
 
 
@@ -242,7 +284,9 @@ def _choose_clients(
     for each in shifts:
         shift = each.shift
         _check_among(each, shifts)
-        if shift.share_of == "examples":
+        if shift.share_of == "pool":
+            receivers = []
+        elif shift.share_of == "examples":
             receivers = list(ids)
         else:
             order = key.child(shift.family).permutation(len(ids)).tolist()
@@ -320,22 +364,26 @@ def _make_client(
     id: ClientId,
     data: Dataset,
     indices: np.ndarray,
-    scenario: Scenario,
+    split: Split,
+    shifts: Sequence[Shift],
     chosen: Sequence[NamedShift],
     key: Key,
-) -> list[ArraySplits]:
-    """A client's splits, first as they are at the start and then from each training round on in
-    which a shift begins.
-    """
-    order, ends = _split_rows(data, indices, scenario.split, key.child("split", id))
-    phases = []
-    for start in (0, *_starts(scenario.shifts)):
-        arrays = data.train.take(indices)
-        for each in chosen:
-            if each.is_active(start):
-                arrays = each.shift.apply(arrays, data.num_classes, *each.keys(key, id))
-        phases.append(_split(arrays, order, ends))
+) -> Phases:
+    order, ends = _split_rows(data, indices, split, key.child("split", id))
+    phases = {}
+    for start in (0, *_starts(shifts)):
+        active = [each for each in chosen if each.is_active(start)]
+        arrays = _apply(active, data.train.take(indices), data.num_classes, key, id)
+        phases[start] = _split(arrays, order, ends)
     return phases
+
+
+def _apply(
+    shifts: Sequence[NamedShift], arrays: Arrays, num_classes: int, key: Key, id: ClientId
+) -> Arrays:
+    for each in shifts:
+        arrays = each.shift.apply(arrays, num_classes, *each.keys(key, id))
+    return arrays
 
 
 def _starts(shifts: Sequence[Shift]) -> list[int]:
@@ -372,26 +420,31 @@ def _test_client_id(concept: str) -> ClientId:
 
 
 def _make_test_clients(
-    data: Dataset, shifts: Sequence[NamedShift], concepts: Iterable[str], key: Key
-) -> dict[ClientId, ArraySplits]:
-    """A client per concept, with the test set under its label map: one half to adapt on, one to be
-    tested on.
+    data: Dataset,
+    shifts: Sequence[NamedShift],
+    concepts: Iterable[str],
+    adapt_share: float,
+    key: Key,
+) -> dict[ClientId, Phases]:
+    """A client per concept, with the test set under its label map and under the shifts that every
+    client has: a share to adapt on, the rest to be tested on.
     """
-    if not len(data.test.y):
+    size = len(data.test.y)
+    if not size:
         return {}
-    order = key.child("held-out").numpy().permutation(len(data.test.y))
-    adapt_on, test_on = (data.test.take(half) for half in np.split(order, [len(order) // 2]))
+    end = int(size * adapt_share + 1e-9)
+    order = key.child("held-out").numpy().permutation(size)
+    of_all = [each for each in shifts if each.shift.share_of == "examples"]
     clients = {}
     for concept in sorted(concepts):
         id = _test_client_id(concept)
-        adapt, test = adapt_on, test_on
-        maker = next(
-            (each for each in shifts if each.belongs_to(CONCEPT) and each.group == concept), None
-        )
-        if maker is not None:
-            keys = maker.keys(key, id)
-            adapt, test = (
-                maker.shift.change(half, data.num_classes, *keys) for half in (adapt, test)
-            )
-        clients[id] = ArraySplits(adapt, test.take(np.arange(0)), test)
+        makers = [each for each in shifts if each.belongs_to(CONCEPT) and each.group == concept]
+        phases = {}
+        for start in (0, *_starts([each.shift for each in of_all])):
+            # The concept is there from the beginning, whenever participants come to have it.
+            own = [*makers[:1], *(each for each in of_all if each.is_active(start))]
+            own.sort(key=lambda each: each.index)
+            arrays = _apply(own, data.test, data.num_classes, key, id)
+            phases[start] = _split(arrays, order, [end, end])
+        clients[id] = phases
     return clients

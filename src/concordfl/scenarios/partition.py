@@ -162,51 +162,86 @@ class MixtureWeights(Partition):
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
         count = _check_count(data, clients, self.smallest)
+        kinds = _group_by_number(data.train.y, data.num_classes)
+        return _deal_by_weights(kinds, count, self.alpha, self.smallest, key)
 
-        def draw(rng: np.random.Generator) -> list[np.ndarray]:
-            owner = np.empty(len(data.train.y), dtype=int)
-            for label in range(data.num_classes):
-                indices = np.flatnonzero(data.train.y == label)
-                owner[indices] = rng.choice(
-                    count, size=len(indices), p=rng.dirichlet(np.full(count, self.alpha))
-                )
-            return _group_by_number(owner, count)
 
-        return _name_clients(_redraw(draw, self.smallest, key))
+@dataclass(frozen=True)
+class PartWeights(Partition):
+    """FedGMM's joint shift: every part of the pool, as it was or changed by a shift, is a
+    multinomial over clients, with weights from Dir(alpha). So clients differ in how much they have
+    of each part.
+    """
+
+    about: ClassVar[str] = (
+        "each part of the pool, unchanged or shifted, a multinomial over clients with weights ~ "
+        "Dir(alpha) (FedGMM)"
+    )
+    needs_classes: ClassVar[bool] = False
+
+    alpha: Positive = 0.4
+    by_class: bool = False  # every class of a part has weights of its own
+    smallest: Count = 2  # redrawn until every client has so many
+
+    def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
+        if data.parts is None:
+            raise DataError(
+                "the partition 'part-weights' needs a shift with share_of = \"pool\", got none"
+            )
+        if self.by_class and not data.num_classes:
+            raise DataError(
+                "scenario.partition.by_class must be false where targets are no classes, got true"
+            )
+        count = _check_count(data, clients, self.smallest)
+        numbers = data.parts * data.num_classes + data.train.y if self.by_class else data.parts
+        kinds = _group_by_number(numbers, int(numbers.max()) + 1)
+        return _deal_by_weights(kinds, count, self.alpha, self.smallest, key)
 
 
 @dataclass(frozen=True)
 class LabelsPerClient(Partition):
-    """#C=k: client i holds label i mod C and k-1 further ones; a label's examples are split equally
-    among its holders.
+    """#C=k: client i holds label i mod C and k-1 further ones, or those that are given for it;
+    a label's examples are split equally among its holders.
     """
 
-    about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k)"
+    about: ClassVar[str] = "each client holds exactly `labels` labels (#C=k), or those given for it"
 
-    labels: Count = 2  # k
+    labels: Count | tuple[tuple[CountOrZero, ...], ...] = 2  # k, or a list of labels per client
 
     def assign(self, data: Dataset, clients: int | None, key: Key) -> Assignment:
-        count = _check_count(data, clients)
-        if self.labels > data.num_classes:
-            raise DataError(
-                f"scenario.partition.labels must be <= {data.num_classes}, the classes, got "
-                f"{self.labels}"
-            )
         rng = key.numpy()
-        holders: list[list[int]] = [[] for _ in range(data.num_classes)]  # clients of each label
-        for client in range(count):
-            first = client % data.num_classes
-            others = [label for label in range(data.num_classes) if label != first]
-            more_labels = rng.choice(others, size=self.labels - 1, replace=False).tolist()
-            for label in (first, *more_labels):
-                holders[label].append(client)
-        parts: list[list[int]] = [[] for _ in range(count)]
+        held = self._held(data, _check_count(data, clients), rng)
+        parts: list[list[int]] = [[] for _ in held]
         for label in range(data.num_classes):
+            holders = [client for client, own in enumerate(held) if label in own]
             indices = rng.permutation(np.flatnonzero(data.train.y == label))
-            shares = np.array_split(indices, max(len(holders[label]), 1))
-            for client, share in zip(holders[label], shares, strict=False):
+            shares = np.array_split(indices, max(len(holders), 1))
+            for client, share in zip(holders, shares, strict=False):
                 parts[client].extend(share.tolist())
         return _name_clients([np.array(part, dtype=int) for part in parts])
+
+    def _held(self, data: Dataset, count: int, rng: np.random.Generator) -> list[Sequence[int]]:
+        """The labels of every client."""
+        classes = range(data.num_classes)
+        if isinstance(self.labels, tuple):
+            known = all(label in classes for own in self.labels for label in own)
+            if len(self.labels) != count or not known:
+                raise DataError(
+                    f"scenario.partition.labels must be a list of labels below {len(classes)} for "
+                    f"each of {count} clients, got {[list(own) for own in self.labels]}"
+                )
+            return list(self.labels)
+        if self.labels > len(classes):
+            raise DataError(
+                f"scenario.partition.labels must be <= {len(classes)}, the classes, got "
+                f"{self.labels}"
+            )
+        held: list[Sequence[int]] = []
+        for client in range(count):
+            first = client % len(classes)
+            others = [label for label in classes if label != first]
+            held.append((first, *rng.choice(others, size=self.labels - 1, replace=False).tolist()))
+        return held
 
 
 @dataclass(frozen=True)
@@ -352,6 +387,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "mixture-weights": MixtureWeights,
     "natural": Natural,
     "pachinko": Pachinko,
+    "part-weights": PartWeights,
     "quantity": Quantity,
 }
 
@@ -401,6 +437,22 @@ def _redraw(
         f"every client must get at least {smallest} examples, got fewer in each of {MAX_DRAWS} "
         "draws: take fewer clients, a larger alpha or a lower scenario.partition.smallest"
     )
+
+
+def _deal_by_weights(
+    kinds: Sequence[np.ndarray], count: int, alpha: float, smallest: int, key: Key
+) -> Assignment:
+    """Every kind of examples is a multinomial over clients with weights from Dir(alpha)."""
+
+    def draw(rng: np.random.Generator) -> list[np.ndarray]:
+        owner = np.empty(sum(map(len, kinds)), dtype=int)
+        for indices in kinds:
+            owner[indices] = rng.choice(
+                count, size=len(indices), p=rng.dirichlet(np.full(count, alpha))
+            )
+        return _group_by_number(owner, count)
+
+    return _name_clients(_redraw(draw, smallest, key))
 
 
 def _even_shares(

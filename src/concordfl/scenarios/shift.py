@@ -10,27 +10,38 @@ from annotated_types import Ge, Le
 from ..core import Count, DataError, Key, Positive, Probability, SettingError, Settings, Share
 from ..core.settings import Finite
 from ..data import Arrays
-from .corruptions import CORRUPTIONS, corrupt, rotate, scale, to_bytes
+from .corruptions import CORRUPTIONS, Strength, corrupt
+from .image_filters import rotate, scale, to_bytes
 
 UNCHANGED = "original"
 
 
 @dataclass(frozen=True)
 class Shift(Settings, ABC):
-    """A change to the data of a share of the clients, or to a share of every client's examples.
+    """A change to the data of a share of the clients, to a share of every client's examples, or to
+    a share of the pool of all examples before they are dealt out.
 
-    Clients with shifts of one family do not overlap. With `among`, only clients of that concept are
-    chosen from. With `from_round`, the shift begins in that training round, and the data drift;
-    rounds of stages that only prepare training do not count.
+    Clients with shifts of one family do not overlap, nor do the parts of the pool that are changed.
+    With `among`, only clients of that concept are chosen from. With `from_round`, the shift begins
+    in that training round, and the data drift; rounds of stages that only prepare training do not
+    count.
     """
 
     about: ClassVar[str]
     family: ClassVar[str]  # what differs: "concept", "feature", "label" or "joint"
 
     share: Share = 0.25
-    share_of: Literal["clients", "examples"] = "clients"
+    # examples: of every client's; pool: of all examples, before they are dealt out
+    share_of: Literal["clients", "examples", "pool"] = "clients"
     among: str | None = None
     from_round: Count | None = None  # the training round in which it begins
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("among", "from_round"):
+            value = getattr(self, name)
+            if self.share_of == "pool" and value is not None:
+                raise SettingError(f"{name} must be left out for a share of the pool, got {value}")
 
     @property
     @abstractmethod
@@ -63,9 +74,20 @@ class Shift(Settings, ABC):
             .numpy()
             .permutation(len(arrays.y))[: round(self.share * len(arrays.y))]
         )
-        changed = self.change(arrays.take(chosen), num_classes, shared_key, client_key)
+        return self.change_rows(arrays, chosen, num_classes, shared_key, client_key)
+
+    def change_rows(
+        self,
+        arrays: Arrays,
+        rows: np.ndarray,
+        num_classes: int,
+        shared_key: Key,
+        client_key: Key,
+    ) -> Arrays:
+        """All examples, some of them changed."""
+        changed = self.change(arrays.take(rows), num_classes, shared_key, client_key)
         x, y = arrays.x.copy(), arrays.y.copy()
-        x[chosen], y[chosen] = changed.x, changed.y
+        x[rows], y[rows] = changed.x, changed.y
         return Arrays(x, y)
 
 
@@ -138,6 +160,7 @@ class Corrupt(Shift):
 
     name: str = "random"
     severity: Annotated[int, Ge(1), Le(5)] | Literal["random"] = 3
+    strength: Strength = "cifar-c"  # whose strengths the severities have
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,16 +176,12 @@ class Corrupt(Shift):
 
     def change(self, arrays: Arrays, num_classes: int, shared_key: Key, client_key: Key) -> Arrays:
         rng = client_key.child("corruption").numpy()
-        drawn, strength = (
-            list(CORRUPTIONS)[int(rng.integers(len(CORRUPTIONS)))],
-            int(rng.integers(1, 6)),
-        )
-        name = drawn if self.name == "random" else self.name
-        severity = strength if self.severity == "random" else self.severity
-        return Arrays(
-            corrupt(_images(arrays, "corrupt"), name, severity, client_key.child("noise").numpy()),
-            arrays.y,
-        )
+        drawn_name = CORRUPTIONS[int(rng.integers(len(CORRUPTIONS)))]
+        drawn_severity = int(rng.integers(1, 6))
+        name = drawn_name if self.name == "random" else self.name
+        severity = drawn_severity if self.severity == "random" else self.severity
+        images, noise = _images(arrays, "corrupt"), client_key.child("noise").numpy()
+        return Arrays(corrupt(images, name, severity, noise, self.strength), arrays.y)
 
 
 @dataclass(frozen=True)

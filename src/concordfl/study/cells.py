@@ -41,8 +41,9 @@ HOW_COMPUTED = (
 # Settings that did not exist from the beginning, each with the value that stood for it before, as
 # the complete table of a configuration has it: `"run.min_replies": 1`. With that value a setting
 # is not part of the hash, so that older results are still found. A section that came later is
-# listed by its keys; when nothing is left of a section, it is no part of the hash either. Settings
-# that are left out unless they are given need no entry.
+# listed by its keys; when nothing is left of a section, it is no part of the hash either. A key of
+# the tables in a list is written like one of the list: `"scenario.shifts.strength"`. Settings that
+# are left out unless they are given need no entry.
 LATER_SETTINGS: Mapping[str, Any] = {
     "run.min_replies": 1,
     "run.on_error": "stop",
@@ -50,12 +51,23 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "aggregation.server_momentum": 0.0,
     "aggregation.pad_choices": False,
     "algorithm.own_steps": "plain",  # of APFL
+    "algorithm.average": "size",  # of IFCA, FeSEM, pFedMe and FedRep
+    "algorithm.statistics": "trained",  # of FedBN
+    "algorithm.new_start": "initial",  # of FedBN and FedDual
+    "algorithm.new_epochs": 1,  # of FedDual
+    "algorithm.projection_head": True,  # of MOON
+    "scenario.adapt_share": 0.5,
     "algorithm.projection": "beside",  # of FedVC, and the next two
     "algorithm.projection_layers": 2,
     "algorithm.moving_averages": "restarted",
     "objective.kind": "auto",
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
+    "algorithm.adapt_steps": 200,  # of FedGMM
+    "data.directions": "uniform",  # of synthetic-mixture
+    "data.pool_test": False,
+    "data.copies": 1,
+    "scenario.shifts.strength": "imagenet-c",  # of corruptions
 }
 
 
@@ -302,15 +314,25 @@ def _without(table: Mapping[str, Any], later_settings: Mapping[str, Any]) -> dic
     """The table without later settings that have their old value; a section of which nothing is
     left goes too.
     """
+    sections = {name: _without_in(values, name, later_settings) for name, values in table.items()}
+    return {name: rest for name, rest in sections.items() if rest}
+
+
+def _without_in(
+    values: Mapping[str, Any], section: str, later_settings: Mapping[str, Any]
+) -> dict[str, Any]:
     left: dict[str, Any] = {}
-    for section, values in table.items():
-        rest = {
-            key: value
-            for key, value in values.items()
-            if (path := f"{section}.{key}") not in later_settings or later_settings[path] != value
-        }
-        if rest:
-            left[section] = rest
+    for key, value in values.items():
+        path = f"{section}.{key}"
+        if path in later_settings and later_settings[path] == value:
+            continue
+        if isinstance(value, list):
+            left[key] = [
+                _without_in(item, path, later_settings) if isinstance(item, Mapping) else item
+                for item in value
+            ]
+        else:
+            left[key] = value
     return left
 
 

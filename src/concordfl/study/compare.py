@@ -122,11 +122,13 @@ def compare(
     *,
     hasher: ConfigHasher | None = None,
     keep_beside: Path | None = None,
+    keep_from: float = WORTH_KEEPING_SECONDS,
 ) -> Comparison:
     """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`;
     without one, in memory.
 
-    Results that took long are added to those beside the run file `keep_beside`.
+    Results that took longer than `keep_from` seconds are added to those beside the run file
+    `keep_beside`.
     """
     hasher = hasher or ConfigHasher()
     known = {} if kept is None else kept.results
@@ -152,7 +154,7 @@ def compare(
         results[row, seed] = result
         found = figures_of(result.summary, result.records, result.clients())
         figures.setdefault(row, []).append(found)
-        slow = found["seconds"]["total"] > WORTH_KEEPING_SECONDS
+        slow = found["seconds"]["total"] > keep_from
         if keep_beside is not None and folder is not None and slow and can_be_kept(settings):
             line: Line = {
                 "format": kept_results.FORMAT,

@@ -91,8 +91,8 @@ class Clusters(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class EvaluatedRound(TypedDict):
-    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes it
-    took to get there.
+    """An evaluated round in short: accuracy, or another criterion by its name, and the bytes and
+    seconds it took to get there.
     """
 
     round: CountOrZero
@@ -100,6 +100,7 @@ class EvaluatedRound(TypedDict):
     local_accuracy: NotRequired[Probability | None]
     global_accuracy: NotRequired[Probability | None]
     bytes: Traffic
+    seconds: NotRequired[NonNegative]  # results from before do not have them
 
 
 class Figures(TypedDict):
@@ -124,6 +125,7 @@ class Figures(TypedDict):
     # What results from before do not have:
     algorithm: NotRequired[str]
     stopped_early: NotRequired[bool]  # by run.patience
+    last_ten: NotRequired[dict[str, Finite] | None]  # over the last ten evaluated rounds
     warnings: NotRequired[list[WarningFacts]]
     group_sizes: NotRequired[list[Count] | None]  # of the groups found, the largest first
     # the criterion on every participant's test examples, rounded; not of very many clients
@@ -156,7 +158,7 @@ def figures_of(
 ) -> Figures:
     """The part of a finished run that is worth keeping; of its `clients`, where they are known."""
     figures = {key: summary.get(key) for key in Figures.__required_keys__}
-    later = ("algorithm", "stopped_early", "warnings", "group_sizes")
+    later = ("algorithm", "stopped_early", "warnings", "group_sizes", "last_ten")
     figures |= {key: summary[key] for key in later if key in summary}
     scores = client_scores(clients or {})
     if scores:
@@ -173,7 +175,7 @@ def figures_of(
     figures["versions"] = {
         key: value for key, value in summary["versions"].items() if key != "revision"
     }  # the line has the revision
-    figures["history"] = [_evaluated_round(record) for record in records]
+    figures["history"] = [evaluated_round(record) for record in records]
     return cast(Figures, figures)
 
 
@@ -190,7 +192,7 @@ def client_scores(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
+def evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
     name = criterion_in(record.get("local", {})) or "accuracy"
     reached = {
         f"{scope}_{name}": record[scope].get(name)
@@ -202,6 +204,7 @@ def _evaluated_round(record: Mapping[str, Any]) -> dict[str, Any]:
         "stage": record["stage"],
         **reached,
         "bytes": record["bytes"],
+        "seconds": record["seconds"],
     }
 
 

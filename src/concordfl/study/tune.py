@@ -280,7 +280,8 @@ class Race:
         of all rounds, and which is evaluated. Stages before the last one are always whole.
         """
         model = make_model(settings, self.federation)
-        turns = list(schedule(settings.algorithm, settings.run.rounds, model))
+        population = len(self.federation.participants)
+        turns = list(schedule(settings.algorithm, settings.run, model, population))
         stage = [turn for turn in turns if turn.stage.name == turns[-1].stage.name]
         return next(
             turn.round

@@ -45,6 +45,8 @@ def balanced(points: np.ndarray, count: int, key: Key) -> np.ndarray:
 
     A group may hold max(⌈C/K⌉, ⌊1.2 C/K⌋) members.
     """
+    if count >= len(points):
+        return np.arange(len(points))
     groups, centres, _ = _fit(points, count, key)
     groups, count = groups.copy(), len(centres)
     cap = largest_group(len(points), count)

@@ -13,6 +13,7 @@ from .mnist import Mnist
 from .mnist_m import MnistM
 from .svhn import Svhn
 from .synthetic_mixture import SyntheticMixture
+from .three_datasets import ThreeDatasets
 from .tiny_imagenet import TinyImagenet
 from .two_gaussians import TwoGaussians
 from .usps import Usps
@@ -36,6 +37,7 @@ DATASETS: dict[str, type[Source]] = {
     "svhn": Svhn,
     "synthetic-mixture": SyntheticMixture,
     "table": Table,
+    "three-datasets": ThreeDatasets,
     "tiny-imagenet": TinyImagenet,
     "two-gaussians": TwoGaussians,
     "usps": Usps,

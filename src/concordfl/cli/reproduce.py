@@ -1,0 +1,204 @@
+"""`concordfl reproduce`."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.table import Table
+
+from .. import papers
+from ..core import SettingError
+from ..core.settings import received
+from ..engine.files import write_atomically
+from ..papers import Paper, Reproduction
+from ..papers.entries import Scale
+from ..papers.reproduce import KeptRuns
+from ..report import pictures
+from ..report.curves import kind_of
+from .options import FreshOption, KeepOption
+from .progress import show_progress
+from .results import stoppable
+from .terminal import console, say, show
+
+
+def reproduce(
+    paper: Annotated[
+        str | None, typer.Argument(help=", ".join(papers.PAPERS), show_default=False)
+    ] = None,
+    item: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as `table 1` or `figure 5a`.", show_default=False),
+    ] = None,
+    list_items: Annotated[
+        bool,
+        typer.Option("--list", help="Show what there is, what it needs and how long it takes."),
+    ] = False,
+    scale: Annotated[
+        str, typer.Option(help="tiny (seconds), small (up to an hour) or paper (the paper's own).")
+    ] = "small",
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="How many; by default as the item has them."),
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="Only these rows, separated by `;`.", show_default=False)
+    ] = "",
+    columns: Annotated[
+        str, typer.Option(help="Only these columns, separated by `;`.", show_default=False)
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for the table (.csv) and the picture (.svg).", show_default=False
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page of all that is kept, computing nothing.", show_default=False
+        ),
+    ] = None,
+    keep: KeepOption = False,
+    fresh: FreshOption = False,
+) -> None:
+    """A table or a figure of one of the four papers: the paper's numbers beside ours."""
+    size = _scale(scale)
+    chosen = [papers.read_paper(name) for name in ([paper] if paper else papers.PAPERS)]
+    if list_items:
+        show(_listing(chosen, size))
+        return
+    if page is not None:
+        write_atomically(page, "\n".join(_page(page, chosen, size)) + "\n")
+        say(f"All that is kept at scale {size} is in {page}")
+        return
+    if paper is None or not item:
+        raise SettingError(
+            "reproduce needs a paper and an item, got "
+            f"{received(paper)} alone: `concordfl reproduce --list` shows them"
+        )
+    name = papers.find_item(chosen[0], " ".join(item))
+    folder = out or Path("runs") / f"reproduce-{paper}" / f"{name}-{size}"
+    command = f"concordfl reproduce {paper} {papers.spoken(name)} --scale {size}"
+    with stoppable(f"`{command}`"):
+        found = papers.reproduce(
+            chosen[0],
+            name,
+            size,
+            display=lambda title: show_progress(console, title),
+            seeds=seeds,
+            only_rows=_names(rows),
+            only_columns=_names(columns),
+            keep=keep,
+            fresh=fresh,
+        )
+    if chosen[0].items[name].has_figures:
+        show(found.table.table())
+    say(*_sentences(found), *_write(found, folder))
+
+
+def _scale(text: str) -> Scale:
+    for scale in get_args(Scale):
+        if text == scale:
+            return scale  # type: ignore[no-any-return]
+    raise SettingError(f"--scale must be one of {', '.join(papers.SCALES)}, got {received(text)}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(";") if name.strip()]
+
+
+def _sentences(found: Reproduction) -> Iterator[str]:
+    if ranks := found.table.rank_sentence():
+        yield ranks
+    yield from (f"- {note}" for note in found.notes)
+
+
+def _write(found: Reproduction, folder: Path) -> Iterator[str]:
+    """The table and the picture as files; what is said of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if found.item.has_figures:
+        write_atomically(folder / "table.csv", found.table.to_csv())
+        yield f"Figures are in {folder / 'table.csv'}"
+    if found.panels:
+        write_atomically(folder / "picture.csv", pictures.to_csv(found.panels))
+        _draw(found, folder / "picture.svg")
+        yield f"The picture is {folder / 'picture.svg'}, its data are beside it"
+
+
+def _draw(found: Reproduction, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    title = f"{found.paper.name}, {papers.spoken(found.name)} ({found.scale})"
+    write_atomically(file, pictures.draw(title, found.panels, kind_of(file)))
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+def _listing(chosen: Iterable[Paper], scale: Scale) -> Table:
+    table = Table(
+        title=f"concordfl reproduce PAPER ITEM --scale {scale}",
+        title_justify="left",
+        caption="kept: runs whose figures are shown without computing them; time: what the kept "
+        "runs took, and about what all of them take",
+        caption_justify="left",
+    )
+    for name in ("paper", "item", "what it shows"):
+        table.add_column(name, no_wrap=name != "what it shows")
+    table.add_column("data")
+    for name in ("kept", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for paper in chosen:
+        for name, item in paper.items.items():
+            runs = papers.kept_runs(paper, name, scale)
+            data = [
+                f"{each} (not at hand)" if each in runs.missing else each
+                for each in papers.data_of(paper, name)
+            ]
+            kept = f"{runs.kept} of {runs.all}"
+            table.add_row(
+                paper.name, papers.spoken(name), item.about, ", ".join(data), kept, _time(runs)
+            )
+        table.add_section()
+    return table
+
+
+def _time(runs: KeptRuns) -> str:
+    """What all runs take, by those that are kept."""
+    if not runs.kept:
+        return "?"
+    about = "about " * (runs.kept < runs.all)
+    whole = runs.seconds * runs.all / runs.kept
+    return f"{about}{whole:.0f} s" if whole < 120 else f"{about}{whole / 60:.0f} min"
+
+
+# --- the page of results --------------------------------------------------------------------------
+
+
+def _page(page: Path, chosen: Iterable[Paper], scale: Scale) -> Iterator[str]:
+    yield from (
+        "# Results",
+        "",
+        "Tables and figures of the four papers, computed here: ours, and in brackets the paper's.",
+        f"`concordfl reproduce --page docs/results.md --scale {scale}` makes this page of the",
+        "results that are kept in [experiments/](../experiments/). One of them is shown by",
+        "`concordfl reproduce PAPER ITEM`, and computed anew with `--fresh`.",
+    )
+    for paper in chosen:
+        yield from ("", f"## {paper.title}")
+        missing = []
+        for name, item in paper.items.items():
+            found = papers.reproduce(paper, name, scale, display=papers.no_display, compute=False)
+            if not found.is_computed:
+                missing.append(papers.spoken(name))
+                continue
+            yield from ("", f"### {papers.spoken(name).capitalize()}: {item.about}", "")
+            if item.has_figures:
+                yield from (*found.table.markdown(), "")
+            if found.panels:
+                picture = Path(page.stem) / f"{paper.name}-{name}.svg"
+                _draw(found, page.parent / picture)
+                yield from (f"![{papers.spoken(name)}]({picture.as_posix()})", "")
+            yield from _sentences(found)
+        if missing:
+            yield from ("", f"Not kept at this scale: {', '.join(missing)}.")

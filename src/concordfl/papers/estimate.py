@@ -1,0 +1,47 @@
+"""How long the runs of an item will take on this machine, before any of them is begun."""
+
+import json
+import os
+
+from ..assemble import make_federation, make_model, make_objective, make_setup
+from ..config import Config
+from ..core import Algorithm
+from ..engine.choice import MIN_SECONDS_FOR_WORKERS, estimate_seconds
+from ..study.cells import hashed_settings
+
+# What a method's cost is relative to, where it is not a number: `K` models or inner steps.
+TIMES = ("num_models", "inner_steps")
+
+
+class Estimator:
+    """Seconds of runs, by a few training steps on a client of each federation."""
+
+    def __init__(self) -> None:
+        self._plain: dict[str, float] = {}  # by federation, network and training
+
+    def __call__(self, settings: Config) -> float:
+        table = hashed_settings(settings)
+        parts = {name: table[name] for name in ("data", "scenario", "model", "training", "run")}
+        key = json.dumps(parts | {"run": parts["run"] | {"seed": 0}}, sort_keys=True)
+        if key not in self._plain:
+            self._plain[key] = _plain_seconds(settings)
+        return self._plain[key] * times_fedavg(settings.algorithm)
+
+
+def _plain_seconds(settings: Config) -> float:
+    """As if every client trained one network per round."""
+    federation = make_federation(settings)
+    model = make_model(settings, federation)
+    setup = make_setup(settings, model, make_objective(settings, federation))
+    seconds = estimate_seconds(setup, federation, settings.run)
+    workers = settings.run.workers or os.cpu_count() or 1
+    in_turn = settings.run.executor == "serial" or seconds < MIN_SECONDS_FOR_WORKERS
+    return seconds if in_turn else seconds / workers
+
+
+def times_fedavg(algorithm: Algorithm) -> float:
+    """How many times a round of FedAvg a round takes, by what the method says of itself."""
+    cost = algorithm.about.cost.removeprefix("about ").split(",")[0]
+    if cost.replace(".", "").isdigit():
+        return float(cost)
+    return float(next((getattr(algorithm, name) for name in TIMES if hasattr(algorithm, name)), 1))

@@ -1,0 +1,26 @@
+"""What is looked at in finished runs beyond their figures, by name.
+
+A measure gives numbers by name, or `panels`: pictures as `report.pictures` draws them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..deploy.finished import FinishedRun
+from . import measures_fedconcat, measures_fedconceptem
+
+Measure = Callable[[FinishedRun], dict[str, Any]]
+
+MEASURES: dict[str, Measure] = {
+    "averaging": measures_fedconcat.averaging,
+    "data-set": measures_fedconcat.data_set,
+    "encoder-losses": measures_fedconcat.encoder_losses,
+    "label-shares": measures_fedconcat.label_shares,
+    "local-representations": measures_fedconcat.local_representations,
+    "representation": measures_fedconcat.representation,
+    "concepts-by-model": measures_fedconceptem.concepts_by_model,
+    "labels-by-model": measures_fedconceptem.labels_by_model,
+    "model-shares": measures_fedconceptem.model_shares,
+    "toy-concept-em": measures_fedconceptem.toy_concept_em,
+    "toy-em": measures_fedconceptem.toy_em,
+}
