@@ -21,6 +21,7 @@ from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
 
 METHODS: dict[str, Algorithm] = toys.all_methods() | toys.other_readings() | {"toy": toys.Toy()}
+SOMETIMES_KEPT = {"averages"}  # by FedVC, with moving_averages = "kept"
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0, noise_seed=0)
 
 
@@ -163,7 +164,8 @@ def test_private_state_is_in_no_reply(watched):
         for id, reply in outcome.value.items():
             kept = before[id] or after[id]
             entries = entries_of(tree.unpack(kept)) if kept else {}
-            assert made.algorithm.public_state <= set(entries) or not entries
+            public = made.algorithm.public_state - SOMETIMES_KEPT
+            assert public <= set(entries) or not entries
             for private in tensors(
                 {
                     key: value

@@ -86,6 +86,7 @@ class FedVC(Algorithm):
     supports = ANY_KIND
 
     adapts: ClassVar[str] = "its preference for concepts"
+    public_state: ClassVar[frozenset[str]] = frozenset({"averages"})  # they travel, into a sum
 
     num_concepts: ModelCount = 10  # M
     concept_dim: Width = 10

@@ -6,7 +6,7 @@ approach, 2024.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..core import About
 from .fedvc import FedVC
@@ -22,5 +22,7 @@ class FedVCsg(FedVC):
         private="data, preference",
         cost="1",
     )
+
+    public_state: ClassVar[frozenset[str]] = frozenset()
 
     concepts: Literal["em", "gradient"] = "gradient"
