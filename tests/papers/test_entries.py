@@ -20,11 +20,16 @@ PRINTED = {
         *(f"table-{number}" for number in range(1, 6)),
         *(f"figure-{number}" for number in (2, 3, "5a", "5b", *range(6, 13))),
     ],
+    "fedvc": [
+        *(f"table-{number}" for number in range(1, 10)),
+        *(f"figure-{number}" for number in range(4, 11)),
+    ],
 }
 # Of every paper some that differ in kind, and are quick.
 SAMPLE = {
     "fedconcat": ["table-8"],
     "fedconceptem": ["figure-2", "figure-3", "figure-7", "figure-9"],
+    "fedvc": ["table-9", "figure-5", "figure-6", "figure-7"],
 }
 
 

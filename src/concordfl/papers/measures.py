@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..deploy.finished import FinishedRun
-from . import measures_fedconcat, measures_fedconceptem
+from . import measures_fedconcat, measures_fedconceptem, measures_fedvc
 
 Measure = Callable[[FinishedRun], dict[str, Any]]
 
@@ -23,4 +23,8 @@ MEASURES: dict[str, Measure] = {
     "model-shares": measures_fedconceptem.model_shares,
     "toy-concept-em": measures_fedconceptem.toy_concept_em,
     "toy-em": measures_fedconceptem.toy_em,
+    "accuracy-by-group": measures_fedvc.accuracy_by_group,
+    "class-shares": measures_fedvc.class_shares,
+    "client-sizes": measures_fedvc.client_sizes,
+    "preferences": measures_fedvc.preferences,
 }

@@ -247,8 +247,10 @@ def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: 
     if cell.measure is not None:
         return Cell(printed, known)
     spread = None
-    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
-        spread = next(_values(reached, item, f"{figure}_std", None), None)
+    over_rounds = len(known) == 1 and str(figure).startswith(LAST_TEN)
+    if over_rounds or item.spread == "clients":  # not over seeds
+        deviations = list(_values(reached, item, f"{figure}_std", None))
+        spread = statistics.mean(deviations) if deviations else None
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
     seconds = tuple(each["seconds"]["total"] for each in reached)
     return Cell(printed, known, sent, seconds, spread)
@@ -282,7 +284,7 @@ def _panels(
         yield from _curves(item, wanted, table, runs)
     elif item.kind == "pictures":
         yield from _curves(item, wanted, table, runs)
-        for place, reached in runs.items():
+        for place, reached in _once(table, runs):
             yield from _titled(reached[0]["panels"], place) if reached else ()
     elif item.kind != "table" and table.is_computed:
         yield from _grids(item.kind, item, wanted, table)
@@ -333,6 +335,19 @@ def _panel(
         "y_label": figure.rpartition(".")[2].replace("_", " ") + " in percent" * item.percent,
         "series": series,
     }
+
+
+def _once(
+    table: SideBySide, runs: Mapping[Place, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[Place, Sequence[Mapping[str, Any]]]]:
+    """The runs of every cell; of a row whose columns are figures of the same run, that run alone."""
+    for row in table.rows:
+        of_row = {column: runs[row, column] for column in table.columns}
+        several = list(of_row.values())
+        if len(several) > 1 and all(each is several[0] for each in several):
+            of_row = {"": several[0]}
+        for column, reached in of_row.items():
+            yield (row, column), reached
 
 
 def _titled(panels: Sequence[Panel], place: Place) -> Iterator[Panel]:
