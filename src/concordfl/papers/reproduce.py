@@ -250,8 +250,10 @@ def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: 
     if cell.measure is not None:
         return Cell(printed, known)
     spread = None
-    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
-        spread = next(_values(reached, item, f"{figure}_std", None), None)
+    over_rounds = len(known) == 1 and str(figure).startswith(LAST_TEN)
+    if over_rounds or item.spread == "clients":  # not over seeds
+        deviations = list(_values(reached, item, f"{figure}_std", None))
+        spread = statistics.mean(deviations) if deviations else None
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
     seconds = tuple(each["seconds"]["total"] for each in reached)
     return Cell(printed, known, sent, seconds, spread)
