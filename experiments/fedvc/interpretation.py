@@ -78,12 +78,12 @@ def main(
 
 
 def _row(found: list[Separations]) -> Iterator[str]:
-    """Silhouette and ARI of every column, over the seeds; empty where a method has none."""
+    """Silhouette and ARI of every column, over the seeds; empty where one has none."""
     for column in COLUMNS:
         for figure in ("silhouette", "ari"):
             values = [100 * each[column][figure] for each in found if column in each]
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            yield f"{np.mean(values):.1f}{spread}" if values else ""
+            yield f"{np.mean(values):.1f}{spread}" if len(values) == len(found) else ""
 
 
 def _separations(finished: FinishedRun) -> Separations:
