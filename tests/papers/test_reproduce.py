@@ -9,9 +9,11 @@ import pytest
 
 from command import concordfl
 from concordfl import papers
+from concordfl.algorithms import ALGORITHMS, FedAvg, FedEM
 from concordfl.core import SettingError
 from concordfl.papers import entries, measures
 from concordfl.papers.entries import FILE_NAME, Part, merge
+from concordfl.papers.estimate import times_fedavg
 from concordfl.report import pictures
 from concordfl.report.side_by_side import Cell, SideBySide
 
@@ -186,6 +188,17 @@ def test_kept_results_are_shown_as_kept_and_nothing_else_is_computed(paper, fold
         c.ours for c in first.table.cells.values()
     ]
     assert any(note.startswith("kept: 12 of 12 cells") for note in again.notes)
+
+
+def test_the_time_is_estimated_before_any_run(paper):
+    absent = compute(paper, "table-1", compute=False).absent
+    assert len(absent) == 12
+    estimate = papers.Estimator()
+    assert all(estimate(settings) > 0 for settings in absent)
+    assert times_fedavg(FedEM(num_models=5)) == 5
+    assert times_fedavg(ALGORITHMS["pfedme"](inner_steps=4)) == 4
+    assert times_fedavg(ALGORITHMS["moon"]()) == 1.5
+    assert times_fedavg(FedAvg()) == 1
 
 
 def test_data_that_are_not_at_hand_are_named(paper):
@@ -383,6 +396,8 @@ def test_the_command(folder, monkeypatch, tmp_path):
         (folder / name).mkdir()
         (folder / name / FILE_NAME).write_text('title = "Another"\n')
     monkeypatch.setattr(entries, "experiments_folder", lambda: folder)
+    planned = concordfl(folder.parent, "reproduce", "fedconcat", "table", "1", "--dry-run").stdout
+    assert "To compute: 6 runs, about " in planned
     shown = concordfl(
         folder.parent, "reproduce", "fedconcat", "table", "1", "--scale", "tiny", "--keep"
     )
