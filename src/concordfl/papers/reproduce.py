@@ -340,7 +340,7 @@ def _panel(
 def _once(
     table: SideBySide, runs: Mapping[Place, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[Place, Sequence[Mapping[str, Any]]]]:
-    """The runs of every cell; of a row whose columns are figures of the same run, that run alone."""
+    """The runs of every cell; one for a row whose columns are figures of the same run."""
     for row in table.rows:
         of_row = {column: runs[row, column] for column in table.columns}
         several = list(of_row.values())
