@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..algorithms import FedVC
-from ..algorithms.fedvc import MAPPED_SAMPLES, mapped
+from ..algorithms.fedvc import COLLAPSED, MAPPED_SAMPLES, mapped
 from ..core import ClientId
 from ..deploy.finished import FinishedRun
 from ..metrics import separation
@@ -74,16 +74,23 @@ def _groups(clients: list[dict[str, Any]]) -> list[str]:
 def preferences(finished: FinishedRun) -> dict[str, Any]:
     """Figures 7 and 8: where samples of the participants lie by their p̂, and how well samples by
     p̂, clients by p and clients by v fall into the true groups. Of a method without concepts:
-    samples by their features, and clients by the mean of these.
+    samples by their features, and clients by the mean of these. Where the concepts have become one
+    there are no numbers: what is left of p and p̂ are rounding errors.
     """
     with_concepts = isinstance(finished.algorithm, FedVC)
     points, places = (_by_preference if with_concepts else _by_features)(finished)
     groups = {client["id"]: client["groups"]["partition"] for client in clients_of(finished)}
-    found: dict[str, Any] = {}
+    panel = _map(places, groups)
+    if with_concepts:
+        apart = finished.summary["server"]["apart"]
+        panel["title"] = f"concepts lie {apart:.2g} apart"
+        if apart < COLLAPSED:
+            return {"panels": [panel]}
+    found: dict[str, Any] = {"panels": [panel]}
     for name, of_clients in points.items():
         truth = [groups[id] for id, own in of_clients.items() for _ in own]
         found[name] = separation(np.concatenate(list(of_clients.values())), truth)._asdict()
-    return {**found, "panels": [_map(places, groups)]}
+    return found
 
 
 def _by_preference(finished: FinishedRun) -> tuple[dict[str, Points], Points]:

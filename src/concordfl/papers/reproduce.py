@@ -350,7 +350,8 @@ def _pictures(runs: Mapping[Place, Sequence[Mapping[str, Any]]]) -> Iterator[Pan
         for found in runs[row, columns[0]][:1]:
             for panel in found["panels"]:
                 title = ", ".join(part for part in (*names, panel["title"]) if part)
-                yield {**panel, "title": title}
+                titled: Panel = {**panel, "title": title}
+                yield titled
 
 
 def _grid_series(table: SideBySide, rows: Sequence[str]) -> Iterator[Series]:

@@ -46,11 +46,13 @@ def to_csv(panels: Sequence[Panel]) -> str:
     """All values, a line each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "series", "x", "y"])
+    writer.writerow(["panel", "series", "x", "y", "spread"])
     for panel in panels:
         for series in panel["series"]:
-            for x, y in zip(series["x"], series["y"], strict=False):  # edges: one more than bins
-                writer.writerow([panel["title"], series["name"], x, "" if y is None else y])
+            spread = series.get("spread", [""] * len(series["y"]))
+            # edges: one more than bins
+            for x, y, own in zip(series["x"], series["y"], spread, strict=False):
+                writer.writerow([panel["title"], series["name"], x, "" if y is None else y, own])
     return text.getvalue()
 
 
@@ -121,7 +123,7 @@ def _stacked(axes: "Axes", panel: Panel) -> None:
     if len(names) <= MOST_TICKS:
         axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90)
         axes.tick_params(axis="x", labelsize="x-small")
-    _legend(axes, panel)
+    axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))  # bars are everywhere
 
 
 def _points(axes: "Axes", panel: Panel) -> None:
