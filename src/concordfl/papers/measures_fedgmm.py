@@ -16,8 +16,7 @@ from ..deploy.finished import FinishedRun
 from ..deploy.scoring import Scored, normalise, score_examples, to_unit_range
 from ..metrics import novelty
 from ..report.pictures import Panel, Series
-from ..scenarios import SHIFTS
-from ..scenarios.shift import Shift
+from ..scenarios.shift import Flip, Rotate, Scale, Shift
 
 UNSEEN = 1  # the digit
 LINE = np.linspace(-6, 6, 241)
@@ -60,12 +59,13 @@ def novel_images(finished: FinishedRun) -> dict[str, Any]:
     brought to one range.
     """
     familiar = _test_images(finished)
-    changes = (SHIFTS["scale"](factor=0.5), SHIFTS["rotate"](degrees=90.0), SHIFTS["flip"]())
+    changes = (Scale(factor=0.5), Rotate(degrees=90.0), Flip())
     seen, unseen = _scored(finished, familiar, _changed(familiar, finished, changes))
     found = {"panels": [_histogram(seen, unseen)], **_told_apart(seen, unseen)}
     if LOG_X in seen.columns:
         found[LOG_X] = _told_apart(seen, unseen, LOG_X)
-        found["normalised"] = _told_apart(*normalise(seen, unseen))
+        seen, unseen = normalise(seen, unseen)
+        found["normalised"] = _told_apart(seen, unseen)
     return found
 
 
@@ -74,7 +74,7 @@ def altered_images(finished: FinishedRun) -> dict[str, Any]:
     by 90 degrees.
     """
     familiar = _test_images(finished)
-    changes = (SHIFTS["scale"](factor=0.8), SHIFTS["rotate"](degrees=90.0))
+    changes = (Scale(factor=0.8), Rotate(degrees=90.0))
     seen, unseen = _scored(finished, familiar, _changed(familiar, finished, changes))
     return {"panels": [_histogram(seen, unseen)], **_told_apart(seen, unseen)}
 
