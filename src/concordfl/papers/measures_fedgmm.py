@@ -64,8 +64,8 @@ def novel_images(finished: FinishedRun) -> dict[str, Any]:
     found = {"panels": [_histogram(seen, unseen)], **_told_apart(seen, unseen)}
     if LOG_X in seen.columns:
         found[LOG_X] = _told_apart(seen, unseen, LOG_X)
-        one_range = normalise(seen, unseen)
-        found["normalised"] = _told_apart(one_range[0], one_range[1])
+        seen, unseen = normalise(seen, unseen)
+        found["normalised"] = _told_apart(seen, unseen)
     return found
 
 

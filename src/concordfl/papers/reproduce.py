@@ -348,10 +348,13 @@ def _pictures(runs: Mapping[Place, Sequence[Mapping[str, Any]]]) -> Iterator[Pan
     for (row, _), columns in sharing.items():
         names = (row, *columns) if len(columns) == 1 else (row,)
         for found in runs[row, columns[0]][:1]:
-            panels: list[Panel] = found["panels"]
-            for panel in panels:
-                title = ", ".join(part for part in (*names, panel["title"]) if part)
-                yield {**panel, "title": title}
+            yield from _titled(found["panels"], names)
+
+
+def _titled(panels: Sequence[Panel], names: Sequence[str]) -> Iterator[Panel]:
+    for panel in panels:
+        title = ", ".join(part for part in (*names, panel["title"]) if part)
+        yield {**panel, "title": title}
 
 
 def _grid_series(table: SideBySide, rows: Sequence[str]) -> Iterator[Series]:
