@@ -6,9 +6,9 @@
 Trains FedVC, FedVC-sg and FedAvg (in runs/) and prints how well the clients fall into their true
 groups, by FedVC's preferences p, by their weights v of the concepts, and by FedAvg's mean features;
 and how well single samples do, by FedVC's estimates p̂ and by FedAvg's features. Silhouette and ARI
-are 1 where groups lie apart; chance has an ARI of 0. Of several seeds it prints mean ± standard
-deviation. Figures that are kept beside the run files are not computed again, unless with --fresh;
---keep adds to them.
+are 1 where groups lie apart; chance has an ARI of 0; there are none where concepts have become one.
+Of several seeds it prints mean ± standard deviation. Figures that are kept beside the run files are
+not computed again, unless with --fresh; --keep adds to them.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from concordfl import config as configuration
-from concordfl.algorithms import FedAvg
 from concordfl.cli import (
     AlgorithmsOption,
     FreshOption,
@@ -30,16 +29,13 @@ from concordfl.cli import (
 )
 from concordfl.cli.options import known_names
 from concordfl.deploy.finished import FinishedRun
-from concordfl.engine.records import RunFolder
-from concordfl.metrics import separation
+from concordfl.papers.measures_fedvc import preferences
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
-SAMPLES_PER_CLIENT = 20
 # of clients, by p or mean features and by v, and of samples: silhouette and ARI
 Separations = dict[str, dict[str, float]]
-Points = dict[str, dict[str, np.ndarray]]  # (N, D) of every participant, by column
 COLUMNS = {"clients": "clients", "weights": "by v", "samples": "samples"}
 
 
@@ -78,7 +74,7 @@ def main(
 
 
 def _row(found: list[Separations]) -> Iterator[str]:
-    """Silhouette and ARI of every column, over the seeds; empty where a method has none."""
+    """Silhouette and ARI of every column, over the seeds; empty where there are none."""
     for column in COLUMNS:
         for figure in ("silhouette", "ari"):
             values = [100 * each[column][figure] for each in found if column in each]
@@ -87,44 +83,8 @@ def _row(found: list[Separations]) -> Iterator[str]:
 
 
 def _separations(finished: FinishedRun) -> Separations:
-    look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
-    recorded = RunFolder.open(finished.kept.path).read_federation() or {"clients": []}
-    groups = {client["id"]: client["groups"].get("partition") for client in recorded["clients"]}
-    found = {}
-    for column, points in look(finished).items():
-        truth = [groups[id] for id, own in points.items() for _ in own]
-        found[column] = separation(np.concatenate(list(points.values())), truth)._asdict()
-    return found
-
-
-def _preferences(finished: FinishedRun) -> Points:
-    """p and v of every participant and p̂ of some of its samples, from the run's folder."""
-    rows = RunFolder.open(finished.kept.path).read_client_rows(finished.summary["rounds"])
-    participants = {id: row for id, row in rows.items() if not row["new"]}
-    return {
-        "clients": {id: np.array([row["preference"]]) for id, row in participants.items()},
-        "weights": {id: np.array([row["weights"]]) for id, row in participants.items()},
-        "samples": {
-            id: np.array(row["estimates"])[:SAMPLES_PER_CLIENT] for id, row in participants.items()
-        },
-    }
-
-
-def _features(finished: FinishedRun) -> Points:
-    """The mean of every participant's features under the global model, and those of some of its
-    samples.
-    """
-    federation, params = finished.federation(), finished.progress.server
-    features = {}
-    for id in federation.participants:
-        client = finished.client(id, federation.splits(id).train)
-        features[id] = client.over(
-            None, lambda inputs: finished.model.features(params, inputs)
-        ).numpy()
-    return {
-        "clients": {id: each.mean(0, keepdims=True) for id, each in features.items()},
-        "samples": {id: each[:SAMPLES_PER_CLIENT] for id, each in features.items()},
-    }
+    found = preferences(finished)
+    return {column: found[column] for column in COLUMNS if column in found}
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..algorithms import FedVC
-from ..algorithms.fedvc import COLLAPSED, MAPPED_SAMPLES, mapped
+from ..algorithms.fedvc import COLLAPSED, MAPPED_SAMPLES, FedVC, mapped
 from ..core import ClientId
 from ..deploy.finished import FinishedRun
 from ..metrics import separation
