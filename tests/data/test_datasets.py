@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 import concordfl as cf
 from concordfl import DataError, Key, SettingError
+from concordfl.data import dataset
 from concordfl.data.datasets import DATASETS
 from concordfl.data.datasets.formats import read_idx
 from concordfl.runner import load_config, make_federation
@@ -138,6 +139,18 @@ def test_fashion_mnist_from_files_in_the_official_format(tmp_path, monkeypatch):
     data = load("fashion-mnist")
     assert data.train.x.shape == (12, 28, 28, 1)
     assert data.test.y.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_files_are_read_once_until_they_change(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCORDFL_DATA", str(tmp_path))
+    write_fashion_mnist(tmp_path)
+    source = DATASETS["fashion-mnist"]()
+    first = source.read(Key(0))
+    assert source.read(Key(1)) is first
+    write_fashion_mnist(tmp_path, train=20)
+    assert len(source.read(Key(0)).train.y) == 20
+    monkeypatch.setattr(dataset, "MAX_REMEMBERED_BYTES", 10)
+    assert source.read(Key(0)) is not source.read(Key(0))
 
 
 def test_missing_data_say_where_they_were_looked_for(tmp_path, monkeypatch):

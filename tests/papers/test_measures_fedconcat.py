@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from concordfl.config import Config
@@ -35,37 +34,6 @@ def finished(tmp_path_factory):
     return finish(tmp_path_factory.mktemp("measures") / "run")
 
 
-def test_the_local_models_are_those_of_the_run(finished):
-    clients = measures._clients(finished)
-    models = measures._local_models(finished, clients)
-    average = measures._mean(models, clients)
-    for name, value in finished.progress.server.items():
-        assert torch.allclose(average[name], value, atol=1e-6)
-
-
-def test_losses_are_those_of_the_best_linear_maps(finished):
-    found = measures.encoder_losses(finished)
-    assert set(found) == {"first_task", "second_task", "both_tasks"}
-    clients = measures._clients(finished)
-    first, second = measures._local_models(finished, clients)
-    train = measures._joined([client.examples for client in clients])
-    test = measures._joined([measures._test_of(finished, client) for client in clients])
-
-    def design(examples):
-        x = examples.inputs()
-        features = [finished.model.features(params, x).numpy() for params in (first, second)]
-        return np.hstack([*features, np.ones((len(x), 1))])
-
-    pixels = [part.inputs().flatten(1).numpy() for part in (train, test)]
-    weights, *_ = np.linalg.lstsq(design(train), pixels[0], rcond=None)
-    expected = np.mean((design(test) @ weights - pixels[1]) ** 2)
-    assert found["both_tasks"]["concatenated"]["reconstruction"] == pytest.approx(
-        expected, rel=1e-3
-    )
-    one = found["both_tasks"]["first"]["classification"]
-    assert found["both_tasks"]["concatenated"]["classification"] < one
-
-
 def test_averaging_changes_nothing_that_was_not_trained(tmp_path):
     still = {"lr": 1e-12, "batch_size": 16, "epochs": 2}
     finished = finish(tmp_path / "run", training=still, run={**TWO_CLIENTS["run"], "rounds": 2})
@@ -85,28 +53,19 @@ def test_averaging_changes_nothing_that_was_not_trained(tmp_path):
     ]
 
 
-def test_representations_are_points_of_every_class(finished):
-    panels = measures.local_representations(finished)["panels"]
-    assert [panel["title"] for panel in panels] == [
+def test_representations_are_points_of_every_class(finished, tmp_path):
+    (panel,) = measures.representation(finished)["panels"]
+    assert [series["name"] for series in panel["series"]] == ["0", "1", "2", "9"]
+    shown = sum(len(series["x"]) for series in panel["series"])
+    federation = finished.federation()
+    test = federation.splits(federation.held_out[0]).test
+    assert shown == min(len(test), measures.MAX_POINTS)
+    panels = measures.local_representations(finish(tmp_path / "run", algorithm={"name": "local"}))
+    assert [panel["title"] for panel in panels["panels"]] == [
         "both encoders",
         "first encoder",
         "second encoder",
     ]
-    (panel,) = measures.representation(finished)["panels"]
-    assert [series["name"] for series in panel["series"]] == ["0", "1", "2", "9"]
-    shown = sum(len(series["x"]) for series in panel["series"])
-    assert shown == min(len(measures._test(finished)), measures.MAX_POINTS)
-
-
-def test_label_shares_that_are_told_are_true(tmp_path):
-    concat = {"name": "fedconcat", "clusters": 2, "encoder_rounds": 1, "head_rounds": 1}
-    found = measures.label_shares(finish(tmp_path / "run", algorithm=concat))
-    assert found["distance"] == pytest.approx(0)
-    assert found["correlation"] == pytest.approx(1)
-    (panel,) = found["panels"]
-    true, inferred = (series["y"] for series in panel["series"])
-    assert inferred == pytest.approx(true)
-    assert np.flatnonzero(true).tolist() == [0, 2]
 
 
 def test_a_data_set_counts_without_limit(finished):

@@ -9,9 +9,11 @@ import pytest
 
 from command import concordfl
 from concordfl import papers
+from concordfl.algorithms import ALGORITHMS, FedAvg, FedEM
 from concordfl.core import SettingError
 from concordfl.papers import entries, measures
 from concordfl.papers.entries import FILE_NAME, Part, merge
+from concordfl.papers.estimate import times_fedavg
 from concordfl.report import pictures
 from concordfl.report.side_by_side import Cell, SideBySide
 
@@ -188,6 +190,17 @@ def test_kept_results_are_shown_as_kept_and_nothing_else_is_computed(paper, fold
     assert any(note.startswith("kept: 12 of 12 cells") for note in again.notes)
 
 
+def test_the_time_is_estimated_before_any_run(paper):
+    absent = compute(paper, "table-1", compute=False).absent
+    assert len(absent) == 12
+    estimate = papers.Estimator()
+    assert all(estimate(settings) > 0 for settings in absent)
+    assert times_fedavg(FedEM(num_models=5)) == 5
+    assert times_fedavg(ALGORITHMS["pfedme"](inner_steps=4)) == 4
+    assert times_fedavg(ALGORITHMS["moon"]()) == 1.5
+    assert times_fedavg(FedAvg()) == 1
+
+
 def test_data_that_are_not_at_hand_are_named(paper):
     found = compute(paper, "table-2")
     assert found.table.cells["FedAvg", ""].text == "-"
@@ -316,6 +329,10 @@ def test_pictures_may_have_curves_before_them(paper, monkeypatch):
     assert [panel["kind"] for panel in shown.panels] == ["lines", "bars"]
     assert shown.panels[0]["series"] == [{"name": "FedAvg", "x": [1, 2], "y": [10, 20]}]
     assert shown.table.cells["FedAvg", ""].ours == (20,)
+    counted = replace(item, figure="models")  # of which the history knows nothing
+    found["models"] = 3
+    without = compute(replace(paper, items={"figure-4b": counted}), "figure-4b")
+    assert [panel["kind"] for panel in without.panels] == ["bars"]
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars", "stacked", "points", "histogram", "heatmap"])
@@ -445,6 +462,8 @@ def test_the_command(folder, monkeypatch, tmp_path):
         (folder / name).mkdir()
         (folder / name / FILE_NAME).write_text('title = "Another"\n')
     monkeypatch.setattr(entries, "experiments_folder", lambda: folder)
+    planned = concordfl(folder.parent, "reproduce", "fedconcat", "table", "1", "--dry-run").stdout
+    assert "To compute: 6 runs, about " in planned
     shown = concordfl(
         folder.parent, "reproduce", "fedconcat", "table", "1", "--scale", "tiny", "--keep"
     )

@@ -59,6 +59,9 @@ def reproduce(
             help="Write a page of all that is kept, computing nothing.", show_default=False
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Compute nothing; say about how long it would take.")
+    ] = False,
     keep: KeepOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -91,7 +94,11 @@ def reproduce(
             only_columns=_names(columns),
             keep=keep,
             fresh=fresh,
+            compute=not dry_run,
         )
+    if dry_run:
+        say(*_sentences(found), _work_sentence(found))
+        return
     if chosen[0].items[name].has_figures:
         show(found.table.table())
     say(*_sentences(found), *_write(found, folder))
@@ -112,6 +119,15 @@ def _sentences(found: Reproduction) -> Iterator[str]:
     if ranks := found.table.rank_sentence():
         yield ranks
     yield from (f"- {note}" for note in found.notes)
+
+
+def _work_sentence(found: Reproduction) -> str:
+    """How long the runs that are not kept take, by a few steps of each federation's training."""
+    if not found.absent:
+        return "Nothing is to be computed: every run is kept"
+    estimate = papers.Estimator()
+    seconds = sum(estimate(settings) for settings in found.absent)
+    return f"To compute: {len(found.absent)} runs, about {_duration(seconds)} on this machine"
 
 
 def _write(found: Reproduction, folder: Path) -> Iterator[str]:
@@ -139,8 +155,8 @@ def _listing(chosen: Iterable[Paper], scale: Scale) -> Table:
     table = Table(
         title=f"concordfl reproduce PAPER ITEM --scale {scale}",
         title_justify="left",
-        caption="kept: runs whose figures are shown without computing them; time: what the kept "
-        "runs took, and about what all of them take",
+        caption="kept: runs whose figures are shown without computing them; time: what all runs "
+        "take, by those that are kept; ?: `reproduce PAPER ITEM --dry-run` estimates it",
         caption_justify="left",
     )
     for name in ("paper", "item", "what it shows"):
@@ -168,8 +184,13 @@ def _time(runs: KeptRuns) -> str:
     if not runs.kept:
         return "?"
     about = "about " * (runs.kept < runs.all)
-    whole = runs.seconds * runs.all / runs.kept
-    return f"{about}{whole:.0f} s" if whole < 120 else f"{about}{whole / 60:.0f} min"
+    return about + _duration(runs.seconds * runs.all / runs.kept)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 # --- the page of results --------------------------------------------------------------------------

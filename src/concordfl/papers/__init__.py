@@ -3,11 +3,13 @@
 """
 
 from .entries import PAPERS, SCALES, Item, Paper, find_item, read_paper
+from .estimate import Estimator
 from .reproduce import Reproduction, data_of, kept_runs, no_display, reproduce, spoken
 
 __all__ = [
     "PAPERS",
     "SCALES",
+    "Estimator",
     "Item",
     "Paper",
     "Reproduction",

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ..deploy.finished import FinishedRun
+from ..study.encoders import encoder_tables
 from . import measures_fedconcat, measures_fedconceptem, measures_fedvc
+from .label_shares import label_shares
 
 Measure = Callable[[FinishedRun], dict[str, Any]]
 
 MEASURES: dict[str, Measure] = {
     "averaging": measures_fedconcat.averaging,
     "data-set": measures_fedconcat.data_set,
-    "encoder-losses": measures_fedconcat.encoder_losses,
-    "label-shares": measures_fedconcat.label_shares,
+    "encoder-losses": lambda finished: dict(encoder_tables(finished)),
+    "label-shares": label_shares,
     "local-representations": measures_fedconcat.local_representations,
     "representation": measures_fedconcat.representation,
     "concepts-by-model": measures_fedconceptem.concepts_by_model,

@@ -1,17 +1,15 @@
-"""What the FedConcat paper looks at beside accuracy: what averaging does to models of different
-classes, what encoders tell of labels and of inputs, the label shares that a server infers, and how
-large data sets are.
+"""What the FedConcat paper looks at beside accuracy, clusters and losses: what averaging does to
+models of different classes, how encoders place images, and how large data sets are.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..algorithms.fedconcat import FedConcatServer
 from ..core import Client, Examples, Key, Params, tree
 from ..deploy.finished import FinishedRun
 from ..metrics import separation
@@ -19,7 +17,6 @@ from ..report.pictures import Panel, Series
 
 MAX_POINTS = 600  # of a picture
 PERPLEXITY = 30.0
-MAX_ITERATIONS = 5000  # of a linear classifier
 
 
 def data_set(finished: FinishedRun) -> dict[str, Any]:
@@ -29,38 +26,6 @@ def data_set(finished: FinishedRun) -> dict[str, Any]:
         "training": len(data.train.y),
         "test": len(data.test.y),
         "classes": data.num_classes,
-    }
-
-
-def label_shares(finished: FinishedRun) -> dict[str, Any]:
-    """Figure 12: what the server has inferred of the first client's labels, and the truth; and how
-    far the two are apart over all clients.
-    """
-    server: FedConcatServer = finished.progress.server
-    federation = finished.federation()
-    inferred = {id: shares.numpy() for id, shares in sorted(server.label_shares.items())}
-    true = {
-        id: np.bincount(federation.splits(id).train.y, minlength=federation.num_classes)
-        for id in inferred
-    }
-    true = {id: counts / counts.sum() for id, counts in true.items()}
-    first, classes = next(iter(inferred)), finished.preprocessing.classes
-    panel: Panel = {
-        "kind": "bars",
-        "title": first,
-        "x_label": "label",
-        "y_label": "share",
-        "series": [
-            {"name": name, "x": classes, "y": shares[first].tolist()}
-            for name, shares in (("true", true), ("inferred", inferred))
-        ],
-    }
-    distances = [np.abs(inferred[id] - true[id]).sum() for id in inferred]
-    correlations = [np.corrcoef(inferred[id], true[id])[0, 1] for id in inferred]
-    return {
-        "panels": [panel],
-        "distance": float(np.mean(distances)),
-        "correlation": float(np.mean(correlations)),
     }
 
 
@@ -104,38 +69,9 @@ def averaging(finished: FinishedRun) -> dict[str, Any]:
     return {"panels": [panel]}
 
 
-def encoder_losses(finished: FinishedRun) -> dict[str, Any]:
-    """Tables 6 and 7: how much encoders tell, by the losses of the best linear maps of their
-    features to labels and to pixels on test images.
-
-    Of each client's task, with its `own` encoder and with the `other` one; and of the task of both,
-    with one encoder, their average, and both side by side.
-    """
-    clients = _clients(finished)
-    first, second = _local_models(finished, clients)
-    tests = [_test_of(finished, client) for client in clients]
-    trains = [client.examples for client in clients]
-
-    def losses(encoders: Sequence[Params], *tasks: int) -> dict[str, float]:
-        train = _joined([trains[task] for task in tasks])
-        return _losses(clients[0], encoders, train, _joined([tests[task] for task in tasks]))
-
-    return {
-        "first_task": {"own": losses([first], 0), "other": losses([second], 0)},
-        "second_task": {"own": losses([second], 1), "other": losses([first], 1)},
-        "both_tasks": {
-            "first": losses([first], 0, 1),
-            "second": losses([second], 0, 1),
-            "average": losses([_mean([first, second], clients)], 0, 1),
-            "concatenated": losses([first, second], 0, 1),
-        },
-    }
-
-
 def local_representations(finished: FinishedRun) -> dict[str, Any]:
-    """Figure 5: test images by the clients' encoders side by side, and by each."""
-    clients = _clients(finished)
-    first, second = _local_models(finished, clients)
+    """Figure 5: test images by the encoders of two clients of `local` side by side, and by each."""
+    first, second = (cast(Params, finished.kept.state(id)) for id in finished.kept.participants)
     found = {
         "both encoders": _representation(finished, [first, second]),
         "first encoder": _representation(finished, [first]),
@@ -155,12 +91,6 @@ def representation(finished: FinishedRun) -> dict[str, Any]:
 def _clients(finished: FinishedRun) -> list[Client]:
     federation = finished.federation()
     return [finished.client(id, federation.splits(id).train) for id in federation.participants]
-
-
-def _local_models(finished: FinishedRun, clients: Sequence[Client]) -> list[Params]:
-    """What the clients of a run of one round have trained."""
-    start = finished.model.init(finished.settings.run.seed)
-    return [client.fit(start) for client in clients]
 
 
 def _mean(models: Sequence[Params], clients: Sequence[Client]) -> Params:
@@ -188,14 +118,6 @@ def _test_of(finished: FinishedRun, client: Client) -> Examples:
     return Examples(test.x[own], test.y[own], scale=test.scale)
 
 
-def _joined(parts: Sequence[Examples]) -> Examples:
-    return Examples(
-        torch.cat([part.x for part in parts]),
-        torch.cat([part.y for part in parts]),
-        scale=parts[0].scale,
-    )
-
-
 def _accuracy(client: Client, params: Params, examples: Examples) -> float:
     found = client.logits(params, examples).argmax(1) == examples.y
     return float(found.double().mean())
@@ -208,25 +130,6 @@ def _features(client: Client, encoders: Sequence[Params], examples: Examples) ->
         return client.over(examples, lambda inputs: client.model.features(encoder, inputs))
 
     return torch.cat([of(encoder) for encoder in encoders], dim=1).double().numpy()
-
-
-def _losses(
-    client: Client, encoders: Sequence[Params], train: Examples, test: Examples
-) -> dict[str, float]:
-    from sklearn.linear_model import LinearRegression, LogisticRegression
-    from sklearn.metrics import log_loss
-
-    features, of_test = (_features(client, encoders, part) for part in (train, test))
-    classifier = LogisticRegression(max_iter=MAX_ITERATIONS).fit(features, train.y.numpy())
-    guessed = classifier.predict_proba(of_test)
-    pixels, test_pixels = (
-        part.inputs(scaled=False).flatten(1).double().numpy() for part in (train, test)
-    )
-    decoder = LinearRegression().fit(features, pixels)
-    return {
-        "classification": float(log_loss(test.y.numpy(), guessed, labels=classifier.classes_)),
-        "reconstruction": float(np.mean((decoder.predict(of_test) - test_pixels) ** 2)),
-    }
 
 
 def _representation(finished: FinishedRun, encoders: Sequence[Params]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ..config import Config
 from ..core import DataError, SettingError
 from ..core.settings import nearest, received
 from ..data.dataset import FileSource
@@ -38,6 +39,7 @@ class Reproduction:
     table: SideBySide
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]  # what a reader must know of how it came about
+    absent: tuple[Config, ...]  # runs that are not kept, where nothing was to be computed
 
     @property
     def item(self) -> Item:
@@ -83,7 +85,8 @@ def reproduce(
     title = f"{paper.name}, {spoken(name)}: {item.about}"
     table = SideBySide(title, found, item.order, item.apart)
     panels = _panels(item, wanted, table, runs)
-    return Reproduction(paper, name, scale, table, tuple(panels), tuple(work.notes(item)))
+    notes = tuple(work.notes(item))
+    return Reproduction(paper, name, scale, table, tuple(panels), notes, tuple(work.absent))
 
 
 def spoken(name: str) -> str:
@@ -129,8 +132,8 @@ class _Work:
     parts: dict[str, None] = field(default_factory=dict)  # of data sets that are not whole
     missing: dict[str, list[str]] = field(default_factory=dict)  # settings by the data they lack
     lines: list[Line] = field(default_factory=list)
+    absent: list[Config] = field(default_factory=list)  # what was not to be computed
     num_cells: int = 0
-    num_absent: int = 0
 
     def look(self, cell: Part, title: str) -> list[Any] | None:
         """What the runs of all seeds have come to; None where they cannot be had."""
@@ -166,7 +169,7 @@ class _Work:
         hashes = [self.hasher(config) for config in configs.values()]
         lines = [self._line(run_file, name, each) for each in hashes]
         if not self.compute and None in lines:
-            self.num_absent += len(configs)
+            self.absent += configs.values()
             return None
         self.lines += [line for line in lines if line is not None]
         if name is not None:
@@ -220,8 +223,8 @@ class _Work:
         yield from self.parts
         yield from item.notes
         yield from (f"left out: {text}" for text in item.left_out)
-        if self.num_absent:
-            yield f"not computed yet: {self.num_absent} of {self.num_cells} runs"
+        if self.absent:
+            yield f"not computed yet: {len(self.absent)} of {self.num_cells} runs"
         if sentence := kept_results.describe_kept(self.lines, self.num_cells):
             yield sentence
 
@@ -304,8 +307,9 @@ def _curves(
             _curve(row, runs[row, column], figure, item)
             for row, figure in zip(rows, figures, strict=True)
         ]
-        if series:
-            yield _panel("lines", column, ALONG[item.along], figures[0], item, series)
+        known = [each for each in series if each["x"]]
+        if known:
+            yield _panel("lines", column, ALONG[item.along], figures[0], item, known)
 
 
 def _grids(

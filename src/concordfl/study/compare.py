@@ -122,14 +122,15 @@ def compare(
     *,
     hasher: ConfigHasher | None = None,
     keep_beside: Path | None = None,
-    keep_from: float = WORTH_KEEPING_SECONDS,
+    keep_from: float | None = None,
 ) -> Comparison:
     """The figures of every cell: from `kept`, or from a run of its own in a folder below `out`;
     without one, in memory.
 
-    Results that took longer than `keep_from` seconds are added to those beside the run file
-    `keep_beside`.
+    Results that took long, or longer than `keep_from` seconds, are added to those beside the run
+    file `keep_beside`.
     """
+    worth_keeping = WORTH_KEEPING_SECONDS if keep_from is None else keep_from
     hasher = hasher or ConfigHasher()
     known = {} if kept is None else kept.results
     table = None if keep_beside is None else read_table(keep_beside)
@@ -154,7 +155,7 @@ def compare(
         results[row, seed] = result
         found = figures_of(result.summary, result.records, result.clients())
         figures.setdefault(row, []).append(found)
-        slow = found["seconds"]["total"] > keep_from
+        slow = found["seconds"]["total"] > worth_keeping
         if keep_beside is not None and folder is not None and slow and can_be_kept(settings):
             line: Line = {
                 "format": kept_results.FORMAT,
