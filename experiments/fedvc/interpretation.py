@@ -6,9 +6,9 @@
 Trains FedVC, FedVC-sg and FedAvg (in runs/) and prints how well the clients fall into their true
 groups, by FedVC's preferences p, by their weights v of the concepts, and by FedAvg's mean features;
 and how well single samples do, by FedVC's estimates p̂ and by FedAvg's features. Silhouette and ARI
-are 1 where groups lie apart; chance has an ARI of 0; there are none where concepts have become one.
-Of several seeds it prints mean ± standard deviation. Figures that are kept beside the run files are
-not computed again, unless with --fresh; --keep adds to them.
+are 1 where groups lie apart; chance has an ARI of 0. Of several seeds it prints mean ± standard
+deviation. Figures that are kept beside the run files are not computed again, unless with --fresh;
+--keep adds to them.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,11 @@ from concordfl.cli import (
     script,
 )
 from concordfl.cli.options import known_names
-from concordfl.deploy.finished import FinishedRun
-from concordfl.papers.measures_fedvc import preferences
+from concordfl.papers.measures_fedvc import Separations, separations
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
-# of clients, by p or mean features and by v, and of samples: silhouette and ARI
-Separations = dict[str, dict[str, float]]
 COLUMNS = {"clients": "clients", "weights": "by v", "samples": "samples"}
 
 
@@ -61,7 +58,7 @@ def main(
         methods = known_names(algorithms)
         compared = cells(given, methods, range(seeds))
         measured = measure(
-            compared, file, "interpretation", Separations, _separations, keep=keep, fresh=fresh
+            compared, file, "interpretation", Separations, separations, keep=keep, fresh=fresh
         )
         for method in methods:
             found = [measured.figures[method, seed] for seed in range(seeds)]
@@ -74,17 +71,12 @@ def main(
 
 
 def _row(found: list[Separations]) -> Iterator[str]:
-    """Silhouette and ARI of every column, over the seeds; empty where there are none."""
+    """Silhouette and ARI of every column, over the seeds; empty where one has none."""
     for column in COLUMNS:
         for figure in ("silhouette", "ari"):
             values = [100 * each[column][figure] for each in found if column in each]
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            yield f"{np.mean(values):.1f}{spread}" if values else ""
-
-
-def _separations(finished: FinishedRun) -> Separations:
-    found = preferences(finished)
-    return {column: found[column] for column in COLUMNS if column in found}
+            yield f"{np.mean(values):.1f}{spread}" if len(values) == len(found) else ""
 
 
 if __name__ == "__main__":
