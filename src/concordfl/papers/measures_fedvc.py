@@ -17,6 +17,7 @@ from ..report.pictures import Panel, Series
 from .run_folder import clients_of, folder_of
 
 Points = Mapping[ClientId, np.ndarray]  # (N, D) of a client
+Separations = dict[str, dict[str, float]]  # of clients and of samples: silhouette and ARI
 
 
 # --- the clients' data ----------------------------------------------------------------------------
@@ -71,25 +72,41 @@ def _groups(clients: list[dict[str, Any]]) -> list[str]:
 
 
 def preferences(finished: FinishedRun) -> dict[str, Any]:
-    """Figures 7 and 8: where samples of the participants lie by their p̂, and how well samples by
-    p̂, clients by p and clients by v fall into the true groups. Of a method without concepts:
-    samples by their features, and clients by the mean of these. Where the concepts have become one
-    there are no numbers: what is left of p and p̂ are rounding errors.
+    """Figures 7 and 8: where samples of the participants lie by their p̂, and how well samples and
+    clients fall into the true groups. Where the concepts have become one there are no numbers: what
+    is left of p and p̂ are rounding errors.
     """
-    with_concepts = isinstance(finished.algorithm, FedVC)
-    points, places = (_by_preference if with_concepts else _by_features)(finished)
-    groups = {client["id"]: client["groups"]["partition"] for client in clients_of(finished)}
-    panel = _map(places, groups)
-    if with_concepts:
+    _, places = _points(finished)
+    panel = _map(places, _group_of(finished))
+    if isinstance(finished.algorithm, FedVC):
         apart = finished.summary["server"]["apart"]
         panel["title"] = f"concepts lie {apart:.2g} apart"
         if apart < COLLAPSED:
             return {"panels": [panel]}
-    found: dict[str, Any] = {"panels": [panel]}
+    return {"panels": [panel], **separations(finished)}
+
+
+def separations(finished: FinishedRun) -> Separations:
+    """How well samples by p̂, clients by p and clients by v fall into the true groups. Of a method
+    without concepts: samples by their features, and clients by the mean of these.
+    """
+    points, _ = _points(finished)
+    groups = _group_of(finished)
+    found = {}
     for name, of_clients in points.items():
         truth = [groups[id] for id, own in of_clients.items() for _ in own]
         found[name] = separation(np.concatenate(list(of_clients.values())), truth)._asdict()
     return found
+
+
+def _group_of(finished: FinishedRun) -> dict[ClientId, str]:
+    return {client["id"]: client["groups"]["partition"] for client in clients_of(finished)}
+
+
+def _points(finished: FinishedRun) -> tuple[dict[str, Points], Points]:
+    """By what clients and samples are told, and where the samples lie on a map."""
+    with_concepts = isinstance(finished.algorithm, FedVC)
+    return _by_preference(finished) if with_concepts else _by_features(finished)
 
 
 def _by_preference(finished: FinishedRun) -> tuple[dict[str, Points], Points]:
