@@ -25,6 +25,7 @@ from ..core import (
     Repeats,
     Share,
     Task,
+    Training,
     Tree,
     client_step,
     tree,
@@ -41,7 +42,7 @@ class PFedMe(Algorithm):
 
     penalty: Positive = 15.0  # λ
     inner_steps: Repeats = 5  # K
-    # left out, they follow the run's rate: see `_rate`
+    # left out, they follow the run's rate, the inner one up to 1/λ, the outer one up to half of it
     inner_lr: Positive | None = None
     outer_lr: Positive | None = None  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
@@ -56,9 +57,10 @@ class PFedMe(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         decay = client.training.schedule.factor(client.round)
-        inner, outer = (
-            decay * self._rate(client, given) for given in (self.inner_lr, self.outer_lr)
-        )
+        # A step of 1/λ goes all the way to the proximal term's centre. At the outer one the model
+        # that is sent would then be the own one, which is private: it goes half the way.
+        inner = decay * (self.inner_lr or min(_plain_rate(client.training), 1 / self.penalty))
+        outer = decay * (self.outer_lr or min(_plain_rate(client.training), 0.5 / self.penalty))
 
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
@@ -76,16 +78,6 @@ class PFedMe(Algorithm):
         theta, w = client.fold(step, (state["own"], message))
         return {"own": theta}, Mean(w, client.weight(self.average), around=message)
 
-    def _rate(self, client: Client, given: float | None) -> float:
-        """A rate that was left out: what the run's comes to with its momentum, which the plain
-        steps here have not; at most 1/λ, beyond which a step overshoots the proximal term's centre.
-        """
-        if given is not None:
-            return given
-        training = client.training
-        momentum = training.momentum if training.optimizer == "sgd" else 0.0
-        return min(training.lr / (1 - momentum), 1 / self.penalty)
-
     def round(self, server: Params, cohort: Cohort) -> Tree:
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)
         return tree.map(lambda old, new: (1 - self.mixing) * old + self.mixing * new, server, mean)
@@ -100,6 +92,12 @@ class PFedMe(Algorithm):
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         own: Params = state["own"]
         return own
+
+
+def _plain_rate(training: Training) -> float:
+    """What the run's rate comes to with its momentum, which the plain steps here have not."""
+    momentum = training.momentum if training.optimizer == "sgd" else 0.0
+    return training.lr / (1 - momentum)
 
 
 def _stepped(
