@@ -5,7 +5,8 @@ Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurI
 the inner problem is solved by plain gradient steps; both rates follow the run's unless they are
 given, and the run's schedule multiplies them; θ goes on from its last inner solution, also from
 round to round. What is evaluated is θ, and clients count alike in the server's mean, as in the
-paper, unless `average` is "size".
+paper, unless `average` is "size". An `outer_lr` of 1/λ, to which the default goes at usual rates,
+takes the shared model all the way: what a client sends is then θ itself.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from ..core import (
     Repeats,
     Share,
     Task,
-    Training,
     Tree,
     client_step,
     tree,
@@ -34,15 +34,15 @@ from ..core import (
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    about = About(
-        "pFedMe", "Dinh et al.", 2020, travels="the model", private="data, own model", cost="K"
-    )
+    about = About("pFedMe", "Dinh et al.", 2020, travels="the model", private="data", cost="K")
     supports = ANY_KIND
     personal: ClassVar[bool] = True
+    # what is sent may be θ
+    public_state: ClassVar[frozenset[str]] = frozenset({"own"})
 
     penalty: Positive = 15.0  # λ
     inner_steps: Repeats = 5  # K
-    # left out, they follow the run's rate, the inner one up to 1/λ, the outer one up to half of it
+    # left out, they follow the run's rate: see `_rate`
     inner_lr: Positive | None = None
     outer_lr: Positive | None = None  # η
     mixing: Share = 1.0  # β: how far the server goes towards the clients' mean
@@ -57,10 +57,9 @@ class PFedMe(Algorithm):
     @client_step
     def train(self, client: Client, state: Tree, message: Params) -> tuple[Tree, Tree]:
         decay = client.training.schedule.factor(client.round)
-        # A step of 1/λ goes all the way to the proximal term's centre. At the outer one the model
-        # that is sent would then be the own one, which is private: it goes half the way.
-        inner = decay * (self.inner_lr or min(_plain_rate(client.training), 1 / self.penalty))
-        outer = decay * (self.outer_lr or min(_plain_rate(client.training), 0.5 / self.penalty))
+        inner, outer = (
+            decay * self._rate(client, given) for given in (self.inner_lr, self.outer_lr)
+        )
 
         def step(carry: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
             theta, w = carry
@@ -78,6 +77,16 @@ class PFedMe(Algorithm):
         theta, w = client.fold(step, (state["own"], message))
         return {"own": theta}, Mean(w, client.weight(self.average), around=message)
 
+    def _rate(self, client: Client, given: float | None) -> float:
+        """A rate that was left out: what the run's comes to with its momentum, which the plain
+        steps here have not; at most 1/λ, beyond which a step overshoots the proximal term's centre.
+        """
+        if given is not None:
+            return given
+        training = client.training
+        momentum = training.momentum if training.optimizer == "sgd" else 0.0
+        return min(training.lr / (1 - momentum), 1 / self.penalty)
+
     def round(self, server: Params, cohort: Cohort) -> Tree:
         mean = cohort.sum(self.train, broadcast=server).mean(otherwise=server)
         return tree.map(lambda old, new: (1 - self.mixing) * old + self.mixing * new, server, mean)
@@ -92,12 +101,6 @@ class PFedMe(Algorithm):
     def parameters(self, client: Client, state: Tree, message: Params) -> Params:
         own: Params = state["own"]
         return own
-
-
-def _plain_rate(training: Training) -> float:
-    """What the run's rate comes to with its momentum, which the plain steps here have not."""
-    momentum = training.momentum if training.optimizer == "sgd" else 0.0
-    return training.lr / (1 - momentum)
 
 
 def _stepped(
