@@ -100,6 +100,7 @@ def reproduce(
         say(*_sentences(found), _work_sentence(found))
         return
     if chosen[0].items[name].has_figures:
+        say(found.table.title)  # a narrow table would break it
         show(found.table.table())
     say(*_sentences(found), *_write(found, folder))
 

@@ -125,7 +125,7 @@ class SideBySide:
     # --- as a table -------------------------------------------------------------------------------
 
     def table(self) -> Table:
-        table = Table(title=plain(self.title, "table.title"), title_justify="left")
+        table = Table()
         if self.has_paper:
             table.caption = "ours, and below it the paper's"
             table.caption_justify = "left"
