@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from concordfl import config as configuration
-from concordfl.algorithms import FedAvg
 from concordfl.cli import (
     AlgorithmsOption,
     FreshOption,
@@ -29,17 +28,11 @@ from concordfl.cli import (
     script,
 )
 from concordfl.cli.options import known_names
-from concordfl.deploy.finished import FinishedRun
-from concordfl.engine.records import RunFolder
-from concordfl.metrics import separation
+from concordfl.papers.measures_fedvc import Separations, separations
 from concordfl.study.cells import cells
 from concordfl.study.measure import measure
 
 HERE = Path(__file__).parent
-SAMPLES_PER_CLIENT = 20
-# of clients, by p or mean features and by v, and of samples: silhouette and ARI
-Separations = dict[str, dict[str, float]]
-Points = dict[str, dict[str, np.ndarray]]  # (N, D) of every participant, by column
 COLUMNS = {"clients": "clients", "weights": "by v", "samples": "samples"}
 
 
@@ -65,7 +58,7 @@ def main(
         methods = known_names(algorithms)
         compared = cells(given, methods, range(seeds))
         measured = measure(
-            compared, file, "interpretation", Separations, _separations, keep=keep, fresh=fresh
+            compared, file, "interpretation", Separations, separations, keep=keep, fresh=fresh
         )
         for method in methods:
             found = [measured.figures[method, seed] for seed in range(seeds)]
@@ -84,47 +77,6 @@ def _row(found: list[Separations]) -> Iterator[str]:
             values = [100 * each[column][figure] for each in found if column in each]
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             yield f"{np.mean(values):.1f}{spread}" if len(values) == len(found) else ""
-
-
-def _separations(finished: FinishedRun) -> Separations:
-    look = _features if isinstance(finished.settings.algorithm, FedAvg) else _preferences
-    recorded = RunFolder.open(finished.kept.path).read_federation() or {"clients": []}
-    groups = {client["id"]: client["groups"].get("partition") for client in recorded["clients"]}
-    found = {}
-    for column, points in look(finished).items():
-        truth = [groups[id] for id, own in points.items() for _ in own]
-        found[column] = separation(np.concatenate(list(points.values())), truth)._asdict()
-    return found
-
-
-def _preferences(finished: FinishedRun) -> Points:
-    """p and v of every participant and p̂ of some of its samples, from the run's folder."""
-    rows = RunFolder.open(finished.kept.path).read_client_rows(finished.summary["rounds"])
-    participants = {id: row for id, row in rows.items() if not row["new"]}
-    return {
-        "clients": {id: np.array([row["preference"]]) for id, row in participants.items()},
-        "weights": {id: np.array([row["weights"]]) for id, row in participants.items()},
-        "samples": {
-            id: np.array(row["estimates"])[:SAMPLES_PER_CLIENT] for id, row in participants.items()
-        },
-    }
-
-
-def _features(finished: FinishedRun) -> Points:
-    """The mean of every participant's features under the global model, and those of some of its
-    samples.
-    """
-    federation, params = finished.federation(), finished.progress.server
-    features = {}
-    for id in federation.participants:
-        client = finished.client(id, federation.splits(id).train)
-        features[id] = client.over(
-            None, lambda inputs: finished.model.features(params, inputs)
-        ).numpy()
-    return {
-        "clients": {id: each.mean(0, keepdims=True) for id, each in features.items()},
-        "samples": {id: each[:SAMPLES_PER_CLIENT] for id, each in features.items()},
-    }
 
 
 if __name__ == "__main__":

@@ -316,3 +316,15 @@ def test_an_executor_is_of_use_after_a_step_has_failed(tmp_path):
     expected = toys.experiment(toys.Toy())
     expected.run(expected.start())
     assert digest == expected.executor.states_digest()
+
+
+def test_stopping_in_the_middle_of_a_message_leaves_no_traceback(capfd):
+    """Ctrl-C may come while a worker is being told something: what comes next is no frame of it."""
+    made = toys.experiment(toys.Toy(), executor="processes")
+    made.run(made.start())
+    worker, *_ = made.executor._workers
+    worker.pipe.send_bytes(b"order")  # its frame never comes
+    worker.is_listening = False
+    made.executor.close()
+    assert not worker.process.is_alive()
+    assert capfd.readouterr().err == ""

@@ -20,11 +20,21 @@ PRINTED = {
         *(f"table-{number}" for number in range(1, 6)),
         *(f"figure-{number}" for number in (2, 3, "5a", "5b", *range(6, 13))),
     ],
+    "fedgmm": [
+        *(f"table-{number}" for number in range(2, 6)),
+        *(f"figure-{number}" for number in range(1, 9)),
+    ],
+    "fedvc": [
+        *(f"table-{number}" for number in range(1, 10)),
+        *(f"figure-{number}" for number in range(4, 11)),
+    ],
 }
 # Of every paper some that differ in kind, and are quick.
 SAMPLE = {
-    "fedconcat": ["table-8"],
+    "fedconcat": ["figure-3", "figure-5", "figure-12", "table-8"],
     "fedconceptem": ["figure-2", "figure-3", "figure-7", "figure-9"],
+    "fedgmm": ["figure-1", "figure-2", "figure-6", "figure-8"],
+    "fedvc": ["table-9", "figure-5", "figure-6", "figure-7"],
 }
 
 

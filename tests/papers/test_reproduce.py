@@ -225,9 +225,9 @@ def test_curves_and_pictures(paper, monkeypatch):
     assert panel["title"] == "FedAvg, sizes"
     lines = list(csv.reader(pictures.to_csv([panel]).splitlines()))
     assert lines == [
-        ["panel", "series", "x", "y"],
-        ["FedAvg, sizes", "train", "a", "3"],
-        ["FedAvg, sizes", "train", "b", ""],
+        ["panel", "series", "x", "y", "spread"],
+        ["FedAvg, sizes", "train", "a", "3", ""],
+        ["FedAvg, sizes", "train", "b", "", ""],
     ]
     drawn = pictures.draw("a title", [panel], "svg")
     assert drawn == pictures.draw("a title", [panel], "svg")
@@ -315,6 +315,25 @@ columns."0.2" = { set.training.lr = 0.2 }
         assert series["y"] == [found.table.cells[row, column].mean for column in ("0.1", "0.2")]
 
 
+def test_columns_that_share_a_picture_show_it_once(paper, monkeypatch):
+    picture = {"kind": "bars", "title": "", "x_label": "", "y_label": "", "series": []}
+    found = {"panels": [picture], "first": 0.1, "second": 0.2}
+    for name in ("sizes", "others"):
+        monkeypatch.setitem(measures.MEASURES, name, lambda finished: found)
+    shared = {name: {"figure": name} for name in ("first", "second")}
+    apart = {name: {"measure": name} for name in ("sizes", "others")}
+    items = {
+        name: replace(paper.items["figure-4b"], columns=columns)
+        for name, columns in (("figure-1", shared), ("figure-2", apart))
+    }
+    changed = replace(paper, items=items)
+    shown = compute(changed, "figure-1")
+    assert [panel["title"] for panel in shown.panels] == ["FedAvg"]
+    assert [shown.table.cells["FedAvg", name].ours for name in shared] == [(10,), (20,)]
+    titles = [panel["title"] for panel in compute(changed, "figure-2").panels]
+    assert titles == ["FedAvg, sizes", "FedAvg, others"]
+
+
 def test_pictures_may_have_curves_before_them(paper, monkeypatch):
     history = [
         {"round": round, "global_accuracy": round / 10, "bytes": {"down": 1, "up": 1}}
@@ -335,12 +354,78 @@ def test_pictures_may_have_curves_before_them(paper, monkeypatch):
     assert [panel["kind"] for panel in without.panels] == ["bars"]
 
 
-@pytest.mark.parametrize("kind", ["lines", "bars", "points", "histogram", "heatmap"])
+@pytest.mark.parametrize("kind", ["lines", "bars", "stacked", "points", "histogram", "heatmap"])
 def test_every_kind_of_picture_is_drawn(kind):
     edges = [0.0, 1.0, 2.0, 3.0] if kind == "histogram" else [0.0, 1.0, 2.0]
     series = [{"name": f"s{n}", "x": edges, "y": [1.0, float(n), 2.0]} for n in range(2)]
     panel = {"kind": kind, "title": "$t", "x_label": "x", "y_label": "y", "series": series}
     assert b"<svg" in pictures.draw("several", [panel] * 4, "svg")
+
+
+def test_stacked_bars_lie_on_each_other():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    series = [
+        {"name": "train", "x": ["a", "b"], "y": [3.0, 2.0]},
+        {"name": "test", "x": ["b", "c"], "y": [1.0, 4.0]},
+    ]
+    panel = {"kind": "stacked", "title": "", "x_label": "", "y_label": "", "series": series}
+    pictures._stacked(axes, panel)
+    bars = [(round(bar.get_x() + bar.get_width() / 2), bar.get_y()) for bar in axes.patches]
+    assert bars == [(0, 0.0), (1, 0.0), (1, 2.0), (2, 0.0)]
+
+
+def test_a_spread_is_shaded_and_written():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    series = {"name": "s", "x": [1, 2], "y": [0.5, 0.7], "spread": [0.1, 0.2]}
+    panel = {"kind": "lines", "title": "", "x_label": "", "y_label": "", "series": [series]}
+    pictures._lines(axes, panel)
+    (shade,) = axes.collections
+    corners = shade.get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == pytest.approx((0.4, 0.9))
+    assert pictures.to_csv([panel]).splitlines()[1] == ",s,1,0.5,0.1"
+
+
+def test_the_spread_over_clients(paper):
+    """Of several seeds it is the mean of their deviations over clients."""
+    item = replace(paper.items["table-1"], spread="clients")
+    changed = replace(paper, items={"table-1": item})
+    found = compute(changed, "table-1", only_rows=["FedAvg"], only_columns=["IID"])
+    cell = found.table.cells["FedAvg", "IID"]
+    summaries = paper.folder.parents[1].glob("runs/*/*/summary.json")
+    deviations = [json.loads(file.read_text())["final"]["local_accuracy_std"] for file in summaries]
+    assert len(deviations) == len(cell.ours) == 2
+    assert cell.spread == pytest.approx(50 * sum(deviations))
+    assert cell.text == f"{cell.mean:.1f} ± {cell.spread:.1f}"
+
+
+def test_a_run_of_several_columns_is_drawn_once(folder, monkeypatch):
+    file = folder / "fedconcat" / FILE_NAME
+    entry = """
+[item.figure-7]
+about = "two numbers of a picture"
+kind = "pictures"
+measure = "sizes"
+setting = "digits"
+method = "fedavg"
+rows."FedAvg" = {}
+columns."one" = { figure = "one" }
+columns."two" = { figure = "two.parts" }
+"""
+    file.write_text(ENTRIES + entry)
+    picture = {"kind": "bars", "title": "", "x_label": "", "y_label": "", "series": []}
+    found = {"panels": [picture], "one": 0.5, "two": {"parts": 0.25}}
+    monkeypatch.setitem(measures.MEASURES, "sizes", lambda finished: found)
+    once = compute(papers.read_paper("fedconcat", folder), "figure-7")
+    assert [panel["title"] for panel in once.panels] == ["FedAvg"]
+    assert [cell.ours for cell in once.table.cells.values()] == [(50,), (25,)]
+    other = entry.replace('{ figure = "one" }', '{ figure = "one", set.training.lr = 0.3 }')
+    file.write_text(ENTRIES + other)
+    twice = compute(papers.read_paper("fedconcat", folder), "figure-7")
+    assert [panel["title"] for panel in twice.panels] == ["FedAvg, one", "FedAvg, two"]
 
 
 def test_thousands_are_read_and_written():

@@ -101,13 +101,13 @@ def normalise(*parts: Scored) -> list[Scored]:
     everything = {name: np.concatenate([part.columns[name] for part in parts]) for name in terms}
     results = []
     for part in parts:
-        columns = {name: _to_unit_range(part.columns[name], everything[name]) for name in terms}
+        columns = {name: to_unit_range(part.columns[name], everything[name]) for name in terms}
         score = np.sum(list(columns.values()), axis=0)
         results.append(Scored({**columns, "score": score}, None, part.false_alarm))
     return results
 
 
-def _to_unit_range(values: np.ndarray, everything: np.ndarray) -> np.ndarray:
+def to_unit_range(values: np.ndarray, everything: np.ndarray) -> np.ndarray:
     """Values by where they lie between the lowest and the highest of all; 0 where all are alike."""
     lowest, highest = everything.min(), everything.max()
     scaled: np.ndarray = (values - lowest) / ((highest - lowest) or 1.0)

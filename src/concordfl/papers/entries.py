@@ -98,6 +98,7 @@ class Item(Part):
     order: Literal["rows", "columns"] = "rows"
     apart: tuple[str, ...] = ()  # rows or columns that have no place in that order, as a ceiling
     percent: bool = True  # whether figures are shares
+    spread: Literal["seeds", "clients"] = "seeds"  # over what the deviation beside a number is
     along: Literal["round", "MB", "seconds"] = "round"  # of curves
     axis: str = ""  # what the columns of a drawing are
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said

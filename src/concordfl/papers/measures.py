@@ -8,7 +8,7 @@ from typing import Any
 
 from ..deploy.finished import FinishedRun
 from ..study.encoders import encoder_tables
-from . import measures_fedconcat, measures_fedconceptem
+from . import measures_fedconcat, measures_fedconceptem, measures_fedgmm, measures_fedvc
 from .label_shares import label_shares
 
 Measure = Callable[[FinishedRun], dict[str, Any]]
@@ -25,4 +25,15 @@ MEASURES: dict[str, Measure] = {
     "model-shares": measures_fedconceptem.model_shares,
     "toy-concept-em": measures_fedconceptem.toy_concept_em,
     "toy-em": measures_fedconceptem.toy_em,
+    "accuracy-by-steps": measures_fedgmm.accuracy_by_steps,
+    "altered-images": measures_fedgmm.altered_images,
+    "altered-labels": measures_fedgmm.altered_labels,
+    "altered-labels-by-term": measures_fedgmm.altered_labels_by_term,
+    "labels-along-a-line": measures_fedgmm.labels_along_a_line,
+    "novel-images": measures_fedgmm.novel_images,
+    "unseen-digit": measures_fedgmm.unseen_digit,
+    "accuracy-by-group": measures_fedvc.accuracy_by_group,
+    "class-shares": measures_fedvc.class_shares,
+    "client-sizes": measures_fedvc.client_sizes,
+    "preferences": measures_fedvc.preferences,
 }

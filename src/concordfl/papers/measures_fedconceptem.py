@@ -12,11 +12,10 @@ from torch import Tensor
 
 from ..core import Client, ClientId, Examples, Key
 from ..deploy.finished import FinishedRun
-from ..deploy.kept import InFolder
-from ..engine.records import RunFolder
 from ..report.pictures import Panel, Series
 from ..study.kept_results import evaluated_round
 from ..toolbox import mixture
+from .run_folder import clients_of, folder_of
 
 Weights = Mapping[str, float]  # of a client, by model
 
@@ -68,7 +67,7 @@ def model_shares(finished: FinishedRun) -> dict[str, Any]:
     """Figures 7 and 11: the share of all examples that each model holds, over rounds; how good the
     models were; and how many are left.
     """
-    records = _folder(finished).read_records()
+    records = folder_of(finished).read_records()
     sizes = {client["id"]: client["train"] for client in _participants(finished)}
     shares = {
         record["round"]: _mean_weights(_weights(finished, record["round"]), sizes)
@@ -100,20 +99,12 @@ def model_shares(finished: FinishedRun) -> dict[str, Any]:
 
 def _participants(finished: FinishedRun) -> list[dict[str, Any]]:
     """What is recorded of the participants."""
-    recorded = _folder(finished).read_federation()
-    clients = [] if recorded is None else recorded["clients"]
-    return [dict(client) for client in clients if not client["held_out"]]
-
-
-def _folder(finished: FinishedRun) -> RunFolder:
-    if not isinstance(finished.kept, InFolder):
-        raise TypeError("what is measured must be a run in a folder")
-    return RunFolder.open(finished.kept.path)
+    return [client for client in clients_of(finished) if not client["held_out"]]
 
 
 def _weights(finished: FinishedRun, round: int) -> dict[ClientId, Weights]:
     """The mixture weights ω of the participants in an evaluated round."""
-    rows = _folder(finished).read_client_rows(round)
+    rows = folder_of(finished).read_client_rows(round)
     found: dict[ClientId, Weights] = {}
     for id, row in rows.items():
         if not row["new"]:

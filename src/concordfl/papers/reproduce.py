@@ -250,8 +250,10 @@ def _cell(printed: str, reached: Sequence[Mapping[str, Any]], item: Item, cell: 
     if cell.measure is not None:
         return Cell(printed, known)
     spread = None
-    if len(known) == 1 and str(figure).startswith(LAST_TEN):  # over rounds, not over seeds
-        spread = next(_values(reached, item, f"{figure}_std", None), None)
+    over_rounds = len(known) == 1 and str(figure).startswith(LAST_TEN)
+    if over_rounds or item.spread == "clients":  # not over seeds
+        deviations = list(_values(reached, item, f"{figure}_std", None))
+        spread = statistics.mean(deviations) if deviations else None
     sent = tuple(each["bytes"]["down"] + each["bytes"]["up"] for each in reached)
     seconds = tuple(each["seconds"]["total"] for each in reached)
     return Cell(printed, known, sent, seconds, spread)
@@ -285,8 +287,7 @@ def _panels(
         yield from _curves(item, wanted, table, runs)
     elif item.kind == "pictures":
         yield from _curves(item, wanted, table, runs)
-        for place, reached in runs.items():
-            yield from _titled(reached[0]["panels"], place) if reached else ()
+        yield from _pictures(runs)
     elif item.kind != "table" and table.is_computed:
         yield from _grids(item.kind, item, wanted, table)
 
@@ -339,10 +340,20 @@ def _panel(
     }
 
 
-def _titled(panels: Sequence[Panel], place: Place) -> Iterator[Panel]:
-    """The pictures that a measure has made, with the names of their cell."""
+def _pictures(runs: Mapping[Place, Sequence[Mapping[str, Any]]]) -> Iterator[Panel]:
+    """What measures have drawn, with the names of its cell; once where columns share it."""
+    sharing: dict[tuple[str, int], list[str]] = {}
+    for (row, column), reached in runs.items():
+        sharing.setdefault((row, id(reached)), []).append(column)
+    for (row, _), columns in sharing.items():
+        names = (row, *columns) if len(columns) == 1 else (row,)
+        for found in runs[row, columns[0]][:1]:
+            yield from _titled(found["panels"], names)
+
+
+def _titled(panels: Sequence[Panel], names: Sequence[str]) -> Iterator[Panel]:
     for panel in panels:
-        title = ", ".join(part for part in (*place, panel["title"]) if part)
+        title = ", ".join(part for part in (*names, panel["title"]) if part)
         yield {**panel, "title": title}
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic cannot use that of typing before Python 3.12
 
@@ -26,14 +26,16 @@ class Series(TypedDict):
     name: str
     x: Sequence[Any]
     y: Sequence[float | None]
+    spread: NotRequired[Sequence[float]]  # deviations on both sides of `y`, of lines
 
 
 class Panel(TypedDict):
     """One picture. A histogram's `x` are the edges of its bins, and `y` the counts between them; a
-    heat map has a series for every line of it, from the top.
+    heat map has a series for every line of it, from the top; series of stacked bars lie on each
+    other.
     """
 
-    kind: Literal["lines", "bars", "points", "histogram", "heatmap"]
+    kind: Literal["lines", "bars", "stacked", "points", "histogram", "heatmap"]
     title: str
     x_label: str
     y_label: str
@@ -44,11 +46,13 @@ def to_csv(panels: Sequence[Panel]) -> str:
     """All values, a line each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "series", "x", "y"])
+    writer.writerow(["panel", "series", "x", "y", "spread"])
     for panel in panels:
         for series in panel["series"]:
-            for x, y in zip(series["x"], series["y"], strict=False):  # edges: one more than bins
-                writer.writerow([panel["title"], series["name"], x, "" if y is None else y])
+            spread = series.get("spread", [""] * len(series["y"]))
+            # edges: one more than bins
+            for x, y, own in zip(series["x"], series["y"], spread, strict=False):
+                writer.writerow([panel["title"], series["name"], x, "" if y is None else y, own])
     return text.getvalue()
 
 
@@ -84,7 +88,14 @@ def _known(series: Series) -> tuple[list[Any], list[float]]:
 
 def _lines(axes: "Axes", panel: Panel) -> None:
     for series in panel["series"]:
-        axes.plot(*_known(series), marker=".", label=literal(series["name"]))
+        x, y = _known(series)
+        (line,) = axes.plot(x, y, marker=".", label=literal(series["name"]))
+        if "spread" in series:
+            low, high = (
+                [value + sign * wide for value, wide in zip(y, series["spread"], strict=True)]
+                for sign in (-1, 1)
+            )
+            axes.fill_between(x, low, high, alpha=0.15, color=line.get_color(), linewidth=0)
     axes.grid(alpha=0.3)
     _legend(axes, panel)
 
@@ -99,6 +110,20 @@ def _bars(axes: "Axes", panel: Panel) -> None:
     axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=30, ha="right")
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, panel)
+
+
+def _stacked(axes: "Axes", panel: Panel) -> None:
+    height: dict[str, float] = {str(x): 0.0 for series in panel["series"] for x in series["x"]}
+    names = list(height)
+    for series in panel["series"]:
+        x, y = _known(series)
+        places = [names.index(str(one)) for one in x]
+        axes.bar(places, y, bottom=[height[str(one)] for one in x], label=literal(series["name"]))
+        height |= {str(one): height[str(one)] + value for one, value in zip(x, y, strict=True)}
+    if len(names) <= MOST_TICKS:
+        axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90)
+        axes.tick_params(axis="x", labelsize="x-small")
+    axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))  # bars are everywhere
 
 
 def _points(axes: "Axes", panel: Panel) -> None:
@@ -134,6 +159,7 @@ def _legend(axes: "Axes", panel: Panel) -> None:
 _DRAWN = {
     "lines": _lines,
     "bars": _bars,
+    "stacked": _stacked,
     "points": _points,
     "histogram": _histogram,
     "heatmap": _heatmap,

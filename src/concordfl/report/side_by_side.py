@@ -41,7 +41,9 @@ class Cell(NamedTuple):
         """Ours: the mean, with ± standard deviation where it is known."""
         if self.mean is None:
             return ABSENT
-        spread = statistics.stdev(self.ours) if len(self.ours) > 1 else self.spread
+        spread = self.spread
+        if spread is None and len(self.ours) > 1:
+            spread = statistics.stdev(self.ours)
         return _number(self.mean) + ("" if spread is None else f" ± {_number(spread)}")
 
 

@@ -47,6 +47,7 @@ from ..tree_sum import NOTHING, TreeSum
 from .base import Simulation
 from .pool import Block, Pool
 
+CAN_HOLD_BACK = hasattr(signal, "pthread_sigmask")  # not on Windows
 MAX_DEATHS_PER_BLOCK = 3  # of the workers that were at it, before the run is given up
 
 # A message through a pipe is a command and its frames, one after the other.
@@ -71,6 +72,7 @@ class Worker:
     process: Any
     pipe: Connection
     block: Block | None = None  # what it is at
+    is_listening: bool = True  # not in the middle of a message, where Ctrl-C may have come
 
 
 class Work:
@@ -200,7 +202,7 @@ class Processes(Simulation):
 
     def close(self) -> None:
         for worker in self._workers:
-            if worker.block is None:
+            if worker.block is None and worker.is_listening:
                 self._send(worker, b"stop")
             else:
                 worker.process.kill()
@@ -223,7 +225,7 @@ class Processes(Simulation):
             name=f"concordfl-worker-{number}",
             daemon=True,
         )
-        with _one_thread(), _main_module_kept_out(self._setup):
+        with _one_thread(), _main_module_kept_out(self._setup), _interrupts_held_back():
             process.start()
         theirs.close()
         worker = Worker(number, process, ours)
@@ -256,9 +258,11 @@ class Processes(Simulation):
 
     def _send(self, worker: Worker, command: bytes, *frames: bytes) -> None:
         # A dead worker is found, and replaced, when its answer fails to come.
+        worker.is_listening = False
         with contextlib.suppress(OSError):
             for frame in (command, *frames):
                 worker.pipe.send_bytes(frame)
+        worker.is_listening = True
 
     def _receive(self, worker: Worker) -> tuple[bytes, bytes] | None:
         """A worker's next result and the states with it; None if the worker has died."""
@@ -312,9 +316,26 @@ class LentStates:
         pass
 
 
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process begins with the signals held back that its parent holds back: Ctrl-C waits until a
+    worker knows that it is not for it.
+    """
+    if not CAN_HOLD_BACK:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(pipe: Connection, setup: Setup, federation: Federation, secret: Secret) -> None:
     """A worker's life: orders in, outcomes out, until told to stop or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    if CAN_HOLD_BACK:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     torch.set_num_threads(1)
     keep_freed_memory()
     messages: SimpleQueue[list[bytes]] = SimpleQueue()
