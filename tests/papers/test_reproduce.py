@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 
 from command import concordfl
 from concordfl import papers
@@ -431,6 +432,14 @@ columns."two" = { figure = "two.parts" }
 def test_thousands_are_read_and_written():
     cell = Cell("60,000", (50000.0,))
     assert (cell.paper_value, cell.text) == (60000.0, "50,000")
+
+
+def test_heat_maps_of_a_picture_have_one_scale_of_colours():
+    figure = Figure()
+    for place, values in zip(figure.subplots(1, 2), ([[0.0, 2.0]], [[1.0, 5.0]]), strict=True):
+        place.imshow(values)
+    pictures._share_colours(figure)
+    assert [place.images[0].get_clim() for place in figure.axes] == [(0.0, 5.0)] * 2
 
 
 def test_the_order_of_methods_is_compared():

@@ -14,6 +14,7 @@ from .curves import UNDATED, literal, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANEL_INCHES = (5.0, 3.8)
 MOST_BESIDE = 3  # panels in a row
@@ -75,10 +76,19 @@ def draw(title: str, panels: Sequence[Panel], kind: str) -> bytes:
         place.set(xlabel=literal(panel["x_label"]), ylabel=literal(panel["y_label"]))
     for place in list(figure.axes)[len(panels) : lines * beside]:
         place.set_visible(False)
+    _share_colours(figure)
     drawn = io.BytesIO()
     with rc_context({"svg.hashsalt": "concordfl"}):
         figure.savefig(drawn, format=kind, metadata=UNDATED.get(kind))
     return drawn.getvalue()
+
+
+def _share_colours(figure: "Figure") -> None:
+    """The same colour is the same value in all heat maps of a picture."""
+    images = [image for place in figure.axes for image in place.images]
+    limits = [image.get_clim() for image in images]
+    for image in images:
+        image.set_clim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def _known(series: Series) -> tuple[list[Any], list[float]]:
