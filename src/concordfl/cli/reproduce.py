@@ -82,8 +82,7 @@ def reproduce(
         )
     name = papers.find_item(chosen[0], " ".join(item))
     folder = out or Path("runs") / f"reproduce-{paper}" / f"{name}-{size}"
-    command = f"concordfl reproduce {paper} {papers.spoken(name)} --scale {size}"
-    with stoppable(f"`{command}`"):
+    with stoppable("the same command"):
         found = papers.reproduce(
             chosen[0],
             name,
