@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from command import concordfl
 from concordfl import papers
 from concordfl.algorithms import ALGORITHMS, FedAvg, FedEM
+from concordfl.cli import terminal
 from concordfl.core import SettingError
 from concordfl.papers import entries, measures
 from concordfl.papers.entries import FILE_NAME, Part, merge
@@ -485,6 +486,7 @@ def test_items_are_found_however_they_are_written(paper):
 
 
 def test_the_command(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(terminal.console, "width", 160)  # whoever imported it, and where
     for name in ("fedconceptem", "fedgmm", "fedvc"):
         (folder / name).mkdir()
         (folder / name / FILE_NAME).write_text('title = "Another"\n')
@@ -498,7 +500,7 @@ def test_the_command(folder, monkeypatch, tmp_path):
     assert (tmp_path / "runs/reproduce-fedconcat/table-1-tiny/table.csv").exists()
     listed = concordfl(folder.parent, "reproduce", "--list", "--scale", "tiny").stdout
     assert "12 of 12" in listed
-    assert "tiny-imagenet (not" in listed
+    assert "tiny-imagenet (not at hand)" in listed
     concordfl(folder.parent, "reproduce", "--page", "page.md", "--scale", "tiny")
     page = (tmp_path / "page.md").read_text()
     assert "### Table 1: three methods" in page
