@@ -514,6 +514,8 @@ def test_the_command(folder, monkeypatch, tmp_path):
     [
         (("fedconcat",), "needs a paper and an item"),
         (("fedconcatt", "table", "1"), "the paper must be one of"),
+        (("--list", "--rows", "FedAvg"), "--list is about all items, got --rows with it"),
+        (("fedconcat", "table", "1", "--page", "x.md"), "--page is about all items, got an item"),
         (("fedconcat", "table", "1", "--scale", "large"), "--scale must be one of"),
         (("fedconcat", "table", "1", "--rows", "FedAv"), "--rows must be of"),
     ],

@@ -1,6 +1,6 @@
 """`concordfl reproduce`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -67,6 +67,18 @@ def reproduce(
 ) -> None:
     """A table or a figure of one of the four papers: the paper's numbers beside ours."""
     size = _scale(scale)
+    if list_items or page is not None:
+        about_one = {
+            "an item": item,
+            "--seeds": seeds,
+            "--rows": rows,
+            "--columns": columns,
+            "--out": out,
+            "--dry-run": dry_run,
+            "--keep": keep,
+            "--fresh": fresh,
+        }
+        _refuse_others("--list" if list_items else "--page", about_one)
     chosen = [papers.read_paper(name) for name in ([paper] if paper else papers.PAPERS)]
     if list_items:
         show(_listing(chosen, size))
@@ -102,6 +114,13 @@ def reproduce(
         say(found.table.title)  # a narrow table would break it
         show(found.table.table())
     say(*_sentences(found), *_write(found, folder))
+
+
+def _refuse_others(option: str, about_one: Mapping[str, object]) -> None:
+    """What is about a single item would have no effect."""
+    for name, given in about_one.items():
+        if given:
+            raise SettingError(f"{option} is about all items, got {name} with it")
 
 
 def _scale(text: str) -> Scale:
