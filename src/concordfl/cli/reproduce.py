@@ -94,7 +94,7 @@ def reproduce(
         )
     name = papers.find_item(chosen[0], " ".join(item))
     folder = out or Path("runs") / f"reproduce-{paper}" / f"{name}-{size}"
-    with stoppable("the same command"):
+    with stoppable(None if fresh else "the same command"):  # --fresh begins anew every time
         found = papers.reproduce(
             chosen[0],
             name,

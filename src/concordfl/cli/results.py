@@ -72,11 +72,12 @@ def notes_on(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def stoppable(way_on: str) -> Iterator[None]:
-    """Say on Ctrl-C, SIGTERM or SIGHUP how to go on."""
+def stoppable(way_on: str | None) -> Iterator[None]:
+    """Say on Ctrl-C, SIGTERM or SIGHUP how to go on, where one can."""
     try:
         with raised_signals():
             yield
     except KeyboardInterrupt as interrupt:
-        complain(f"stopped; {way_on} goes on from the last checkpoint")
+        how = f"; {way_on} goes on from the last checkpoint" if way_on else ""
+        complain(f"stopped{how}")
         raise typer.Exit(exit_code(interrupt)) from None
