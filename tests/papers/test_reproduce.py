@@ -210,6 +210,15 @@ def test_data_that_are_not_at_hand_are_named(paper):
     assert papers.kept_runs(paper, "table-2", "tiny").missing == ("tiny-imagenet",)
 
 
+def test_tiny_figures_are_said_to_mean_nothing(paper):
+    said = {
+        scale: compute(paper, "table-1", scale, compute=False).notes[0]
+        for scale in ("tiny", "small")
+    }
+    assert "mean nothing" in said["tiny"]
+    assert "mean nothing" not in said["small"]
+
+
 def test_curves_and_pictures(paper, monkeypatch):
     curve = compute(paper, "figure-3", "paper")
     (panel,) = curve.panels

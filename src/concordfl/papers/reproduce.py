@@ -205,6 +205,8 @@ class _Work:
             for setting in self.settings
             for name, part in self.paper.parts_of(setting).items()
         }
+        if self.scale == "tiny":
+            yield "scale tiny shows that everything works: its figures and their order mean nothing"
         if changed := self.paper.scales.get(self.scale):
             yield self._scale_sentence(changed)
         by_text: dict[str, list[str]] = {}
