@@ -435,7 +435,7 @@ def choose(model, **run):
 
 
 def test_what_cannot_be_pickled_stays_in_one_process(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(choice, "available_cores", lambda: 4)
     long = choose(lambda: Net().train(), rounds=10**6)
     assert long.name == "serial"
     assert long.reason == "worker processes cannot be sent a model that cannot be pickled"

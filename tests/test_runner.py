@@ -100,7 +100,7 @@ def choose(**run):
 
 
 def test_the_executor_is_chosen_by_the_work(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(choice, "available_cores", lambda: 4)
     assert choose(executor="serial").reason == "asked for"
     assert choose(executor="processes")[:2] == ("processes", 4)
     assert choose(executor="processes", workers=3).workers == 3
@@ -108,8 +108,19 @@ def test_the_executor_is_chosen_by_the_work(monkeypatch):
     assert short.name == "serial"
     assert "too short for worker processes" in short.reason
     assert choose(rounds=10**6)[:2] == ("processes", 4)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(choice, "available_cores", lambda: 1)
     assert choose(rounds=10**6).reason == "one core"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be taken away here")
+def test_only_cores_that_the_process_may_use_are_counted():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert choice.available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert choice.available_cores() == len(allowed)
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -41,10 +41,17 @@ class Choice(NamedTuple):
         return Processes(setup, federation, states, plan.noise_seed, workers=self.workers)
 
 
+def available_cores() -> int:
+    """Those that this process may run on: `taskset` or a container can leave it fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
     """The executor asked for; `auto` takes worker processes where the work repays their start."""
     device = setup.model.device
-    workers = plan.workers or os.cpu_count() or 1
+    workers = plan.workers or available_cores()
     if sys.platform == "win32":
         workers = min(workers, MAX_WINDOWS_WORKERS)
     if plan.executor == "serial":

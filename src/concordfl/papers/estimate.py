@@ -1,12 +1,11 @@
 """How long the runs of an item will take on this machine, before any of them is begun."""
 
 import json
-import os
 
 from ..assemble import make_federation, make_model, make_objective, make_setup
 from ..config import Config
 from ..core import Algorithm
-from ..engine.choice import MIN_SECONDS_FOR_WORKERS, estimate_seconds
+from ..engine.choice import MIN_SECONDS_FOR_WORKERS, available_cores, estimate_seconds
 from ..study.cells import hashed_settings
 
 # What a method's cost is relative to, where it is not a number: `K` models or inner steps.
@@ -34,7 +33,7 @@ def _plain_seconds(settings: Config) -> float:
     model = make_model(settings, federation)
     setup = make_setup(settings, model, make_objective(settings, federation))
     seconds = estimate_seconds(setup, federation, settings.run)
-    workers = settings.run.workers or os.cpu_count() or 1
+    workers = settings.run.workers or available_cores()
     in_turn = settings.run.executor == "serial" or seconds < MIN_SECONDS_FOR_WORKERS
     return seconds if in_turn else seconds / workers
 
