@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = (5.0, 3.8)
 MOST_BESIDE = 3  # panels in a row
 MOST_TICKS = 40  # names beside a heat map
+BOX_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # the ends of a box's whiskers, its own, and its line
 
 
 class Series(TypedDict):
@@ -28,15 +29,16 @@ class Series(TypedDict):
     x: Sequence[Any]
     y: Sequence[float | None]
     spread: NotRequired[Sequence[float]]  # deviations on both sides of `y`, of lines
+    names: NotRequired[Sequence[str]]  # of points, told where one of them is pointed at
 
 
 class Panel(TypedDict):
     """One picture. A histogram's `x` are the edges of its bins, and `y` the counts between them; a
     heat map has a series for every line of it, from the top; series of stacked bars lie on each
-    other.
+    other; each series of boxes is a box, whose `x` are BOX_LEVELS and `y` the quantiles there.
     """
 
-    kind: Literal["lines", "bars", "stacked", "points", "histogram", "heatmap"]
+    kind: Literal["lines", "bars", "stacked", "points", "histogram", "heatmap", "boxes"]
     title: str
     x_label: str
     y_label: str
@@ -161,6 +163,17 @@ def _heatmap(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks(range(len(columns)), columns, fontsize="x-small")
 
 
+def _boxes(axes: "Axes", panel: Panel) -> None:
+    names = ("whislo", "q1", "med", "q3", "whishi")
+    boxes = [
+        {**dict(zip(names, series["y"], strict=True)), "label": literal(series["name"])}
+        for series in panel["series"]
+    ]
+    axes.bxp(boxes, showfliers=False)
+    axes.tick_params(axis="x", rotation=30)
+    axes.grid(alpha=0.3, axis="y")
+
+
 def _legend(axes: "Axes", panel: Panel) -> None:
     if len(panel["series"]) > 1:
         axes.legend(fontsize="x-small")
@@ -173,4 +186,5 @@ _DRAWN = {
     "points": _points,
     "histogram": _histogram,
     "heatmap": _heatmap,
+    "boxes": _boxes,
 }
