@@ -10,7 +10,9 @@ from .compare import compare
 from .data import app as data_app
 from .export import export
 from .list import list_known
+from .plot import plot
 from .predict import predict
+from .report import report
 from .reproduce import reproduce
 from .resume import resume
 from .run import run
@@ -50,6 +52,8 @@ app.command("run")(run)
 app.command("resume")(resume)
 app.command("compare")(compare)
 app.command("tune")(tune)
+app.command("report")(report)
+app.command("plot")(plot)
 app.command("reproduce")(reproduce)
 app.command("adapt")(adapt)
 app.command("predict")(predict)

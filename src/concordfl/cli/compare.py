@@ -7,11 +7,11 @@ import typer
 
 from .. import config as configuration
 from ..core import SettingError
-from ..engine.files import write_atomically
+from ..engine.files import make_folder, write_atomically
 from ..engine.plan import Plan
 from ..report import curves, export_table, tables
 from ..study import compare as comparison
-from ..study import kept_results
+from ..study import kept_results, reports
 from ..study.cells import Cells, ConfigHasher, assign, vary
 from .options import (
     AlgorithmsOption,
@@ -78,6 +78,9 @@ def compare(
             help="Write all figures to a .csv file, a row per method and seed.", show_default=False
         ),
     ] = None,
+    report: Annotated[
+        bool, typer.Option(help="Write a page that shows all of it, in the folder of the runs.")
+    ] = True,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
@@ -136,8 +139,16 @@ def compare(
         beside and beside.describe_ignored(),
         kept_results.describe_kept(found.kept, found.num_cells),
         f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
+        f"The report is {_write_report(title, found, folder)}" if report else None,
     ]
     say(*(note for note in notes if note))
+
+
+def _write_report(title: str, found: comparison.Comparison, folder: Path) -> Path:
+    file = folder / "report.html"
+    make_folder(folder)
+    reports.write(title, reports.of_comparison(found), file)
+    return file
 
 
 def _check_tuned(tuned: bool, variations: list[str]) -> None:

@@ -82,6 +82,14 @@ class Comparison:
         """A matplotlib Figure: how good the methods are against bytes sent."""
         return curves.draw(self._title, self.figures)
 
+    def report(self, file: str | Path) -> Path:
+        """Write an .html file that shows all of it: who is like whom, who gains and who loses."""
+        from . import reports  # which is about comparisons
+
+        reports.check_file(Path(file))
+        reports.write(self._title, reports.of_comparison(self), Path(file))
+        return Path(file)
+
     @property
     def _title(self) -> str:
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
