@@ -1,0 +1,159 @@
+"use strict";
+
+// The table of all clients, and the card that opens from it or from the address #client=ID.
+
+const LEAST_SHARE_FOUND = 0.05; // a label is searched for among clients with so much of it
+
+class ClientsSection {
+  constructor(clients, figures, names) {
+    Object.assign(this, { clients, figures, names });
+    this.scores = new Scores(clients);
+    this.everybody = clients.id.map((_, client) => client);
+    this.run = clients.runs[this.bestRun()];
+    this.dialog = document.getElementById("card");
+    this.dialog.addEventListener("close", () => this.closed());
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close(); // beside the card
+    });
+    addEventListener("hashchange", () => this.openFromAddress());
+    this.table = new SortedTable({
+      columns: this.columns(),
+      rows: this.everybody,
+      onOpen: (client) => this.open(client),
+    });
+    this.element = this.build();
+  }
+
+  // The one to begin with: the best of those that find groups, or of all.
+  bestRun() {
+    const { runs, higher_is_better: higher } = this.clients;
+    const telling = runs.filter((run) => run.found.some(isKnown));
+    const sign = higher ? 1 : -1;
+    const score = (run) => sign * (mean(run.scores) ?? -Infinity * sign);
+    const best = (telling.length ? telling : runs).toSorted((a, b) => score(b) - score(a))[0];
+    return runs.indexOf(best);
+  }
+
+  build() {
+    const { runs } = this.clients;
+    this.search = element("input", {
+      type: "search",
+      placeholder: "Search by id, group or label",
+      "aria-label": "Search clients by id, group or label",
+      title: `A label finds the clients of whom at least ${percent(LEAST_SHARE_FOUND)} is of it`,
+      oninput: () => this.filter(),
+    });
+    const chosen = runs.length > 1
+      ? choice("Run", runs.map(runName), runs.indexOf(this.run), (index) => this.choose(index))
+      : null;
+    return element("section", { id: "clients" },
+      element("h2", {}, "Clients"),
+      element("p", { className: "lead" }, this.lead()),
+      element("div", { className: "tools control" }, this.search, chosen),
+      this.table.element);
+  }
+
+  lead() {
+    const outside = this.clients.held_out.filter(Boolean).length;
+    const held = outside ? ` ${inDigits(outside, 0)} of them were held out of training.` : "";
+    const count = inDigits(this.everybody.length, 0);
+    return `All ${count} clients.${held} Choose one to see its data, its group and its score under every method.`;
+  }
+
+  columns() {
+    const { clients, run, scores } = this;
+    const size = (client) => clients.train[client] + clients.validation[client] + clients.test[client];
+    const text = (name, value) => ({ name, kind: "text", value, cell: (client) => value(client) ?? NOTHING });
+    const number = (name, value, cell) => ({ name, kind: "number", value, cell: (client) => cell(value(client)) });
+    const gain = (row) =>
+      number(`against ${row}`, (client) => scores.gainOfRun(run, row, client), (one) => scores.gainText(one));
+    const id = (client) => clients.id[client];
+    const columns = [
+      { name: "client", kind: "text", value: id, cell: (client) => this.linkOf(client) },
+      number("examples", size, (count) => inDigits(count, 0)),
+      ...Object.entries(clients.true_groups).map(([kind, groups]) => text(`true ${kind}`, (client) => groups[client])),
+    ];
+    if (!run) return columns;
+    if (run.found.some(isKnown)) {
+      columns.push(
+        text("group found", (client) => run.found[client]),
+        number("how sure", (client) => run.sure[client], (sure) => percent(sure))
+      );
+    }
+    const others = [clients.alone, clients.averaged].filter((row) => row !== null && row !== run.row);
+    columns.push(number(scores.name, (client) => run.scores[client], (one) => scores.text(one)), ...others.map(gain));
+    return columns;
+  }
+
+  linkOf(client) {
+    const link = element("a", { href: addressOf(this.clients.id[client]) }, this.clients.id[client]);
+    return this.clients.held_out[client] ? [link, " ", heldOutMark()] : link;
+  }
+
+  choose(index) {
+    this.run = this.clients.runs[index];
+    this.haystacks = null;
+    this.table.update({ columns: this.columns(), sort: null });
+    this.filter();
+  }
+
+  // What a client is found by, in small letters; made when somebody searches.
+  textOf(client) {
+    const { clients, run } = this;
+    const shares = clients.label_shares[client] ?? [];
+    const labels = clients.classes.filter((_, label) => shares[label] >= LEAST_SHARE_FOUND);
+    const groups = Object.values(clients.true_groups).map((ofAll) => ofAll[client]);
+    const held = clients.held_out[client] ? "held out" : null;
+    return [clients.id[client], ...groups, run?.found[client], held, ...labels]
+      .filter(isKnown)
+      .join("\n")
+      .toLowerCase();
+  }
+
+  filter() {
+    this.haystacks ??= this.everybody.map((client) => this.textOf(client));
+    const wanted = this.search.value.trim().toLowerCase();
+    this.table.update({ rows: this.everybody.filter((client) => this.haystacks[client].includes(wanted)) });
+  }
+
+  open(client) {
+    const address = addressOf(this.clients.id[client]);
+    if (location.hash === address) this.show(client);
+    else location.hash = address;
+  }
+
+  openFromAddress() {
+    const wanted = /^#client=(.*)$/s.exec(location.hash)?.[1];
+    if (wanted === undefined) return;
+    const client = this.clients.id.findIndex((id) => addressOf(id) === `#client=${wanted}`);
+    const byName = client >= 0 ? client : this.clients.id.indexOf(decoded(wanted));
+    if (byName >= 0) this.show(byName);
+  }
+
+  show(client) {
+    this.figures.remove(this.dialog);
+    const close = () => this.dialog.close();
+    const content = cardOf(this.clients, this.scores, client, this.figures, this.names, close);
+    this.dialog.replaceChildren(...content.filter((part) => part !== null));
+    if (!this.dialog.open) this.dialog.showModal();
+    this.dialog.scrollTop = 0;
+  }
+
+  closed() {
+    this.figures.remove(this.dialog);
+    this.dialog.replaceChildren();
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+}
+
+function addressOf(id) {
+  return `#client=${encodeURIComponent(wellFormed(id))}`;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
