@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..config import Config
 from ..core import DataError, SettingError
-from ..core.settings import nearest, received
+from ..core.settings import received
 from ..data.dataset import FileSource
 from ..engine.experiment import ignore
 from ..report.pictures import Panel, Series
@@ -98,8 +98,7 @@ def _chosen(known: Mapping[str, Any], only: Sequence[str], option: str) -> Seque
     for name in only:
         if name not in known:
             raise SettingError(
-                f"{option} must be of {', '.join(known)}, got {received(name)}"
-                f"{nearest(name, known)}"
+                f"{option} must be of `{'; '.join(known)}`, got {received(name)}"
             )
     return only or list(known)
 

@@ -27,6 +27,12 @@ def comparison(runs: Runs) -> Section | Absent:
     return {"id": "comparison", "title": TITLE, "lead": lead, "views": views}
 
 
+def _ranked(runs: Runs) -> list[str]:
+    """All rows, from the best to the worst."""
+    known = verdict.ranking(runs.figures, runs.criterion or "accuracy")
+    return [*known, *(row for row in runs.by_row if row not in known)]
+
+
 def _single(runs: Runs) -> str:
     row = runs.firsts[0].row
     reached = mean(runs, row, f"local_{runs.criterion}")
@@ -40,7 +46,7 @@ def _single(runs: Runs) -> str:
 
 def _over_clients(runs: Runs) -> list[Chart]:
     boxes: list[Series] = []
-    for row in runs.by_row:
+    for row in _ranked(runs):
         scores = list(runs.mean_scores(row).values())
         if scores:
             levels = np.quantile(np.array(scores) * runs.unit, BOX_LEVELS)
@@ -65,8 +71,8 @@ def _by_seed(runs: Runs) -> Chart:
     series: list[Series] = [
         {
             "name": f"seed {seed}",
-            "x": list(runs.by_row),
-            "y": [_of_seed(runs, row, seed) for row in runs.by_row],
+            "x": _ranked(runs),
+            "y": [_of_seed(runs, row, seed) for row in _ranked(runs)],
         }
         for seed in runs.seeds
     ]
@@ -105,7 +111,7 @@ def _table(runs: Runs) -> Table:
         {"name": "MB sent", "kind": "number", "digits": 1},
         {"name": "seconds", "kind": "number", "digits": 1},
     ]
-    rows = [_line(runs, row, several=several) for row in runs.by_row]
+    rows = [_line(runs, row, several=several) for row in _ranked(runs)]
     return {"title": runs.criterion_label, "columns": columns, "rows": rows}
 
 

@@ -21,7 +21,7 @@ def mean(runs: Runs, row: str, name: str) -> float | None:
 def percent_or_unit(value: float | None, runs: Runs) -> str:
     """A figure of the criterion with its unit."""
     shown = figure(runs.criterion or "accuracy", value)
-    return f"{shown} %" if runs.unit == 100 and value is not None else shown
+    return f"{shown}\N{NO-BREAK SPACE}%" if runs.unit == 100 and value is not None else shown
 
 
 def agreements(runs: Runs) -> dict[str, float]:
