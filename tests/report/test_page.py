@@ -191,6 +191,17 @@ def test_thousands_of_bars_are_drawn_as_an_area(browser, tmp_path):
     assert problems(browser) == []
 
 
+@pytest.mark.parametrize("series", [[], [{"name": "s", "x": [0, 1, 2, 3, 4], "y": [None] * 5}]])
+def test_charts_without_values_are_drawn(browser, tmp_path, series):
+    made = document(clients=12)
+    panels = [chart(kind, kind, kind, "x", "y", series) for kind in MARKS]
+    views = [{"name": "", "charts": panels}]
+    made["sections"] = [{"id": "none", "title": "n", "lead": "", "views": views}]
+    browser.get(write(tmp_path, made))
+    draw_all(browser)
+    assert problems(browser) == []
+
+
 def test_views_are_chosen(browser, page):
     browser.get(page)
     browser.find_element(By.CSS_SELECTOR, "#section-convergence .tab:nth-of-type(2)").click()
@@ -313,6 +324,8 @@ def test_every_column_is_sorted_and_all_pages_are_reached(browser, page, made):
     sort_by(browser, "client")
     assert all_ids() == clients["id"]  # 9 comes before 10
     sort_by(browser, "client")
+    focused = browser.execute_script("return document.activeElement.textContent")
+    assert focused == "client ↓"  # the keyboard is still where it was
     assert all_ids() == clients["id"][::-1]
     sorted_head = browser.find_elements(By.CSS_SELECTOR, "#clients th[aria-sort=descending]")
     assert [head.text for head in sorted_head] == ["client ↓"]
@@ -391,6 +404,10 @@ def test_a_card_opens_by_the_keyboard_and_has_the_numbers(browser, page, made):
     size = np.sum([clients[name] for name in ("train", "validation", "test")], 0)[members]
     shares = np.array(clients["label_shares"])[members]
     assert labels[1]["y"] == pytest.approx((100 * size @ shares / size.sum()).tolist(), rel=1e-5)
+    browser.back()
+    until(browser, "!document.getElementById('card').open")
+    browser.forward()
+    until(browser, "document.getElementById('card').open")
     browser.find_element(By.CSS_SELECTOR, "#card .close").send_keys(Keys.ESCAPE)
     until(browser, "!document.getElementById('card').open")
     assert browser.execute_script("return location.hash") == ""
@@ -765,7 +782,7 @@ def test_any_text_can_be_written():
     assert re.search("(src|href)=[\"']?https?:", text.split('id="document"')[0]) is None
 
 
-def test_nothing_but_clients_may_be_missing(browser, tmp_path):
+def test_a_report_of_nothing_opens(browser, tmp_path):
     made = document(clients=12)
     made |= {
         "sections": [],

@@ -28,8 +28,7 @@ class ClientsSection {
   bestRun() {
     const { runs, higher_is_better: higher } = this.clients;
     const telling = runs.filter((run) => run.found.some(isKnown));
-    const sign = higher ? 1 : -1;
-    const score = (run) => sign * (mean(run.scores) ?? -Infinity * sign);
+    const score = (run) => (higher ? 1 : -1) * (mean(run.scores) ?? NaN); // NaN stays where it is
     const best = (telling.length ? telling : runs).toSorted((a, b) => score(b) - score(a))[0];
     return runs.indexOf(best);
   }
@@ -131,7 +130,10 @@ class ClientsSection {
 
   openFromAddress() {
     const wanted = /^#client=(.*)$/s.exec(location.hash)?.[1];
-    if (wanted === undefined) return;
+    if (wanted === undefined) {
+      this.dialog.close(); // the reader went back
+      return;
+    }
     const client = this.clients.id.findIndex((id) => addressOf(id) === `#client=${wanted}`);
     const byName = client >= 0 ? client : this.clients.id.indexOf(decoded(wanted));
     if (byName >= 0) this.show(byName);

@@ -44,6 +44,7 @@ class SortedTable {
     const again = this.sort?.column === index;
     const upFirst = this.columns[index].kind === "text";
     this.update({ sort: { column: index, up: again ? !this.sort.up : upFirst } });
+    this.head.children[index].firstChild.focus(); // it is a new one
   }
 
   show() {

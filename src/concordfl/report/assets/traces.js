@@ -45,7 +45,8 @@ function shownX(x) {
 // dates are taken for such. Long names are turned; where all do not fit, every second one is shown,
 // or every fifth, …
 function namedAxis(names, room = Infinity) {
-  const longest = Math.min(Math.max(1, ...names.map((name) => String(name).length)), LONGEST_LABEL);
+  const [, widest] = extent(names.map((name) => String(name).length));
+  const longest = Math.min(Math.max(widest, 1), LONGEST_LABEL);
   const flat = longest * CHARACTER + 10;
   const turned = names.length * flat > room && longest > LONGEST_FLAT_LABEL;
   const step = tickStep((names.length * (turned ? LINE : flat)) / room);
@@ -221,10 +222,11 @@ function areaOf(trace, others) {
 
 // Bars that are shares fill the picture.
 function sharesAxis(panel) {
-  const totals = panel.series[0].y.map((_, place) =>
-    panel.series.reduce((sum, one) => sum + (one.y[place] ?? 0), 0)
-  );
-  return totals.every((total) => Math.abs(total - 1) < 0.01) ? { range: [0, 1] } : {};
+  const totals = new Map();
+  for (const one of panel.series) {
+    one.x.forEach((x, place) => totals.set(x, (totals.get(x) ?? 0) + (one.y[place] ?? 0)));
+  }
+  return [...totals.values()].every((total) => Math.abs(total - 1) < 0.01) ? { range: [0, 1] } : {};
 }
 
 function points(panel, frame) {
