@@ -57,7 +57,9 @@ def document(clients=24, seeds=2, methods=METHODS, classes=CLASSES, groups=GROUP
             f"{methods[3]} put all clients into one group in seed 1.",
             "Two seeds are few: the spread over them is itself uncertain.",
         ],
-        "sections": _sections(random, methods, classes, groups, ids, group, weights, models, shares),
+        "sections": _sections(
+            random, methods, classes, groups, ids, group, weights, models, shares
+        ),
         "clients": {
             "id": ids,
             "held_out": [number % 12 == 11 for number in range(clients)],
@@ -113,9 +115,7 @@ def _run(random, row, rank, seed, level, weights, models):
         "found": [models[one] for one in weights.argmax(1)] if mixes else [None] * clients,
         "sure": weights.max(1).tolist() if mixes else [None] * clients,
         "weights": {"models": models, "values": weights.tolist()} if mixes else None,
-        "novelty": (-20 - 30 * random.random(clients)).tolist()
-        if rank == 5
-        else [None] * clients,
+        "novelty": (-20 - 30 * random.random(clients)).tolist() if rank == 5 else [None] * clients,
     }
 
 
@@ -126,88 +126,98 @@ def chart(id, kind, title, x_label, y_label, series, caption="One sees what is d
 
 def _sections(random, methods, classes, groups, ids, group, weights, models, shares):
     clients = len(ids)
-    return [
-        {
-            "id": "comparison",
-            "title": "Who wins",
-            "lead": "Methods that find groups are ahead, and their worst tenth gains the most.",
-            "views": [{"name": "", "charts": [_boxes(random, methods)], "tables": [_table(random, methods)]}],
-        },
-        {
-            "id": "convergence",
-            "title": "How fast",
-            "lead": "By rounds they are close; by bytes, the ones that send one model are ahead.",
-            "views": [_curves(random, methods, over) for over in ("rounds", "MB", "seconds")],
-        },
-        {
-            "id": "alike",
-            "title": "Who is like whom",
-            "lead": "Nearly every client uses the model of its own group.",
-            "views": [
-                {
-                    "name": f"{row}, seed 0",
-                    "charts": [
-                        _clients_by_models(ids, groups, group, weights, models),
-                        _labels_by_models(random, classes, models),
-                    ],
-                }
-                for row in methods[3:]
-            ],
-        },
-        {
-            "id": "shares",
-            "title": "Which models are used",
-            "lead": "A model without users is removed in round 9.",
-            "views": [{"name": "", "charts": [_shares_over_rounds(random, models)]}],
-        },
-        {
-            "id": "map",
-            "title": "A map of clients",
-            "lead": "Clients that are near each other use their models alike.",
-            "views": [{"name": "", "charts": [_map(random, ids, groups, group)]}],
-        },
-        {
-            "id": "concepts",
-            "title": "Concepts",
-            "lead": "Each concept is shown by the samples that are most typical of it.",
-            "views": [
-                {
-                    "name": "",
-                    "charts": [],
-                    "galleries": [_gallery(random, name) for name in models],
-                }
-            ],
-        },
-        {
-            "id": "novelty",
-            "title": "What is new",
-            "lead": "Turned digits are less likely than upright ones.",
-            "views": [{"name": "", "charts": [_novelty(random), *_likelihoods(random)]}],
-        },
-        {
-            "id": "labels",
-            "title": "Labels, true and inferred",
-            "lead": "What the server infers of the labels is close to what clients have.",
-            "views": [
-                {
-                    "name": "",
-                    "charts": [
-                        _labels(f"labels-{kind}", f"{kind} labels", shares, classes, ids[:20])
-                        for kind in ("true", "inferred")
-                    ],
-                }
-            ],
-        },
-        {
-            "id": "gain",
-            "title": "Who gains, who loses",
-            "lead": "Three clients in four gain against training alone; six are harmed.",
-            "views": [
-                {"name": f"against {row}", "charts": [_gains(random, row, ids)]}
-                for row in methods[:2]
-            ],
-        },
-    ] if clients else []
+    return (
+        [
+            {
+                "id": "comparison",
+                "title": "Who wins",
+                "lead": "Methods that find groups are ahead, and their worst tenth gains the most.",
+                "views": [
+                    {
+                        "name": "",
+                        "charts": [_boxes(random, methods)],
+                        "tables": [_table(random, methods)],
+                    }
+                ],
+            },
+            {
+                "id": "convergence",
+                "title": "How fast",
+                "lead": "By rounds they are close; by bytes, those that send one model lead.",
+                "views": [_curves(random, methods, over) for over in ("rounds", "MB", "seconds")],
+            },
+            {
+                "id": "alike",
+                "title": "Who is like whom",
+                "lead": "Nearly every client uses the model of its own group.",
+                "views": [
+                    {
+                        "name": f"{row}, seed 0",
+                        "charts": [
+                            _clients_by_models(ids, groups, group, weights, models),
+                            _labels_by_models(random, classes, models),
+                        ],
+                    }
+                    for row in methods[3:]
+                ],
+            },
+            {
+                "id": "shares",
+                "title": "Which models are used",
+                "lead": "A model without users is removed in round 9.",
+                "views": [{"name": "", "charts": [_shares_over_rounds(random, models)]}],
+            },
+            {
+                "id": "map",
+                "title": "A map of clients",
+                "lead": "Clients that are near each other use their models alike.",
+                "views": [{"name": "", "charts": [_map(random, ids, groups, group)]}],
+            },
+            {
+                "id": "concepts",
+                "title": "Concepts",
+                "lead": "Each concept is shown by the samples that are most typical of it.",
+                "views": [
+                    {
+                        "name": "",
+                        "charts": [],
+                        "galleries": [_gallery(random, name) for name in models],
+                    }
+                ],
+            },
+            {
+                "id": "novelty",
+                "title": "What is new",
+                "lead": "Turned digits are less likely than upright ones.",
+                "views": [{"name": "", "charts": [_novelty(random), *_likelihoods(random)]}],
+            },
+            {
+                "id": "labels",
+                "title": "Labels, true and inferred",
+                "lead": "What the server infers of the labels is close to what clients have.",
+                "views": [
+                    {
+                        "name": "",
+                        "charts": [
+                            _labels(f"labels-{kind}", f"{kind} labels", shares, classes, ids[:20])
+                            for kind in ("true", "inferred")
+                        ],
+                    }
+                ],
+            },
+            {
+                "id": "gain",
+                "title": "Who gains, who loses",
+                "lead": "Three clients in four gain against training alone; six are harmed.",
+                "views": [
+                    {"name": f"against {row}", "charts": [_gains(random, row, ids)]}
+                    for row in methods[:2]
+                ],
+            },
+        ]
+        if clients
+        else []
+    )
 
 
 def _boxes(random, methods):

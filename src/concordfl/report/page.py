@@ -90,6 +90,8 @@ def _share_x(series: Sequence[dict[str, Any]]) -> None:
 
 def _compact(value: Any) -> Any:
     """Floats are rounded; those that are no numbers are None."""
+    if type(value) is float:  # first, because most are
+        return _rounded(value)
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):

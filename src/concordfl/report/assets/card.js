@@ -47,27 +47,38 @@ class Scores {
   }
 }
 
+function sizeOf(clients, client) {
+  return clients.train[client] + clients.validation[client] + clients.test[client];
+}
+
+// How often each label occurs among those that were in training.
 function federationShares(clients) {
-  const members = clients.id.map((_, client) => client).filter((client) => !clients.held_out[client]);
-  const size = (client) => clients.train[client] + clients.validation[client] + clients.test[client];
-  const total = members.reduce((sum, client) => sum + size(client), 0);
+  const everybody = clients.id.map((_, client) => client);
+  const members = everybody.filter((client) => !clients.held_out[client]);
+  const total = members.reduce((sum, client) => sum + sizeOf(clients, client), 0);
+  const ofLabel = (client, label) => sizeOf(clients, client) * clients.label_shares[client][label];
   return clients.classes.map(
-    (_, label) =>
-      members.reduce((sum, client) => sum + size(client) * clients.label_shares[client][label], 0) / total
+    (_, label) => members.reduce((sum, client) => sum + ofLabel(client, label), 0) / total
   );
 }
 
 function cardOf(clients, scores, client, figures, names, close) {
   const part = (title, ...content) => element("section", {}, element("h3", {}, title), ...content);
+  const sentence = (className, text) => (text ? element("p", { className }, text) : null);
+  const unit = clients.is_share ? ", in percent" : "";
   return [
     element("div", { className: "card-head" },
       element("h2", { id: "card-title" }, clients.id[client]),
       clients.held_out[client] ? heldOutMark() : null,
-      element("button", { type: "button", className: "close", "aria-label": "Close", onclick: close }, "×")),
-    clients.apart[client] ? element("p", { className: "lead" }, clients.apart[client]) : null,
-    clients.verdict[client] ? element("p", { className: "verdict" }, clients.verdict[client]) : null,
+      element(
+        "button",
+        { type: "button", className: "close", "aria-label": "Close", onclick: close },
+        "×"
+      )),
+    sentence("lead", clients.apart[client]),
+    sentence("verdict", clients.verdict[client]),
     part("Its data", sizesOf(clients, client), labelsOf(clients, client, figures)),
-    part(`Its ${clients.criterion} under each method${clients.is_share ? ", in percent" : ""}`, scoresTable(scores, client)),
+    part(`Its ${clients.criterion} under each method${unit}`, scoresTable(scores, client)),
     groupsOf(clients, client, names, part),
   ];
 }
@@ -77,17 +88,18 @@ function heldOutMark() {
 }
 
 function sizesOf(clients, client) {
-  const facts = [
-    ["training examples", inDigits(clients.train[client], 0)],
-    ["validation", inDigits(clients.validation[client], 0)],
-    ["test", inDigits(clients.test[client], 0)],
-    ...Object.entries(clients.true_groups).map(([kind, groups]) => [`true ${kind}`, groups[client] ?? NOTHING]),
-  ];
-  return factList(facts);
+  const groups = Object.entries(clients.true_groups);
+  return factList([
+    ["training examples", inWhole(clients.train[client])],
+    ["validation", inWhole(clients.validation[client])],
+    ["test", inWhole(clients.test[client])],
+    ...groups.map(([kind, ofAll]) => [`true ${kind}`, ofAll[client] ?? NOTHING]),
+  ]);
 }
 
 function factList(facts) {
-  const pair = ([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
+  const pair = ([name, value]) =>
+    element("div", {}, element("dt", {}, name), element("dd", {}, value));
   return element("dl", { className: "facts" }, facts.map(pair));
 }
 
@@ -98,7 +110,8 @@ function labelsOf(clients, client, figures) {
     { name: "this client", x: clients.classes, y: inPercent(clients.label_shares[client]) },
     { name: "federation", x: clients.classes, y: inPercent(federationShares(clients)) },
   ];
-  const panel = { kind: "bars", title: "Its labels", x_label: "", y_label: "% of examples", series };
+  const [title, x_label, y_label] = ["Its labels", "", "% of examples"];
+  const panel = { kind: "bars", title, x_label, y_label, series };
   const caption = "How often each label occurs, beside the whole federation.";
   return figures.add({ id: "labels-of-client", caption, panel, isLow: true });
 }
@@ -106,45 +119,42 @@ function labelsOf(clients, client, figures) {
 function scoresTable(scores, client) {
   const { clients } = scores;
   const seeds = [...new Set(clients.runs.map((run) => run.seed))].sort((a, b) => a - b);
-  const ofSeed = (row, seed) => scores.runsOf.get(row).find((run) => run.seed === seed)?.scores[client];
-  const number = (name, value, cell) => ({ name, kind: "number", value, cell: (row) => cell(value(row)) });
-  const score = (name, value) => number(name, value, (one) => scores.text(one));
+  const ofSeed = (row, seed) => scores.runsOf.get(row).find((run) => run.seed === seed);
+  const meanOf = (row) => scores.meanOf(row, client);
+  const score = (name, value) => numberColumn(name, value, (one) => scores.text(one));
   const gain = (other) =>
-    number(
+    numberColumn(
       `against ${other}`,
-      (row) => (row === other ? null : scores.gain(scores.meanOf(row, client), scores.meanOf(other, client))),
+      (row) => (row === other ? null : scores.gain(meanOf(row), meanOf(other))),
       (one) => scores.gainText(one)
     );
   const columns = [
-    { name: "method", kind: "text", value: (row) => row, cell: (row) => row },
-    ...seeds.map((seed) => score(`seed ${seed}`, (row) => ofSeed(row, seed) ?? null)),
-    score("mean", (row) => scores.meanOf(row, client)),
-    ...[clients.alone, clients.averaged].filter((row) => row !== null).map(gain),
+    textColumn("method", (row) => row),
+    ...seeds.map((seed) => score(`seed ${seed}`, (row) => ofSeed(row, seed)?.scores[client])),
+    score("mean", meanOf),
+    ...[clients.alone, clients.averaged].filter(isKnown).map(gain),
   ];
   return new SortedTable({ columns, rows: scores.rows }).element;
 }
 
-function groupsOf(clients, client, names, part) {
-  const telling = clients.runs.filter(
-    (run) => isKnown(run.found[client]) || isKnown(run.weights?.values[client]) || isNumber(run.novelty[client])
+function groupsOf(clients, client, colours, part) {
+  const telling = clients.runs.filter((run) =>
+    [run.found[client], run.weights?.values[client], run.novelty[client]].some(isKnown)
   );
   if (!telling.length) return null;
   const row = (run) => element("tr", {},
     element("th", { scope: "row" }, runName(run)),
     element("td", {}, run.found[client] ?? NOTHING),
     element("td", { className: "number" }, percent(run.sure[client])),
-    element("td", { className: "mixture" }, mixtureOf(run, client, names)),
-    element("td", { className: "number" }, isNumber(run.novelty[client]) ? inDigits(run.novelty[client], 2) : NOTHING));
-  const head = ["run", "group found", "how sure", "its mixture of models", "log-likelihood"].map((name) =>
-    element("th", { scope: "col" }, name)
-  );
+    element("td", { className: "mixture" }, mixtureOf(run, client, colours)),
+    element("td", { className: "number" }, inDigits(run.novelty[client], 2)));
+  const names = ["run", "group found", "how sure", "its mixture of models", "log-likelihood"];
+  const head = names.map((name) => element("th", { scope: "col" }, name));
   return part("Its group and mixture",
     element("div", { className: "table-box" },
-      element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, telling.map(row)))));
-}
-
-function isKnown(value) {
-  return value !== null && value !== undefined;
+      element("table", {},
+        element("thead", {}, element("tr", {}, head)),
+        element("tbody", {}, telling.map(row)))));
 }
 
 function runName(run) {
@@ -153,19 +163,20 @@ function runName(run) {
 
 const LEAST_WEIGHT_TOLD = 0.005;
 
-function mixtureOf(run, client, names) {
+function mixtureOf(run, client, colours) {
   const weights = run.weights?.values[client];
   if (!isKnown(weights)) return NOTHING;
-  const numbers = names.within(run.weights.models);
+  const numbers = colours.within(run.weights.models);
   const parts = run.weights.models
     .map((model, index) => ({ model, weight: weights[index] }))
     .filter(({ weight }) => weight >= LEAST_WEIGHT_TOLD);
-  const bar = element("div", { className: "bar", "aria-hidden": "true" }, parts.map(({ model, weight }) => {
+  const pieces = parts.map(({ model, weight }) => {
     const piece = element("span", { title: `${model}: ${percent(weight)}` });
     piece.style.flexGrow = weight;
     piece.style.background = look(numbers.get(model), currentScheme()).colour;
     return piece;
-  }));
+  });
+  const bar = element("div", { className: "bar", "aria-hidden": "true" }, pieces);
   const heaviest = parts.toSorted((a, b) => b.weight - a.weight);
   const words = heaviest.map(({ model, weight }) => `${model} ${percent(weight)}`).join(", ");
   return [bar, element("small", {}, words)];

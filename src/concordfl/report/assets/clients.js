@@ -28,8 +28,7 @@ class ClientsSection {
   bestRun() {
     const { runs, higher_is_better: higher } = this.clients;
     const telling = runs.filter((run) => run.found.some(isKnown));
-    const sign = higher ? 1 : -1;
-    const score = (run) => sign * (mean(run.scores) ?? -Infinity * sign);
+    const score = (run) => (higher ? 1 : -1) * (mean(run.scores) ?? NaN); // NaN stays where it is
     const best = (telling.length ? telling : runs).toSorted((a, b) => score(b) - score(a))[0];
     return runs.indexOf(best);
   }
@@ -55,38 +54,44 @@ class ClientsSection {
 
   lead() {
     const outside = this.clients.held_out.filter(Boolean).length;
-    const held = outside ? ` ${inDigits(outside, 0)} of them were held out of training.` : "";
-    const count = inDigits(this.everybody.length, 0);
-    return `All ${count} clients.${held} Choose one to see its data, its group and its score under every method.`;
+    const held = outside ? ` ${inWhole(outside)} of them were held out of training.` : "";
+    const all = `All ${inWhole(this.everybody.length)} clients.${held}`;
+    return `${all} Choose one to see its data, its group and its score under every method.`;
   }
 
   columns() {
     const { clients, run, scores } = this;
-    const size = (client) => clients.train[client] + clients.validation[client] + clients.test[client];
-    const text = (name, value) => ({ name, kind: "text", value, cell: (client) => value(client) ?? NOTHING });
-    const number = (name, value, cell) => ({ name, kind: "number", value, cell: (client) => cell(value(client)) });
-    const gain = (row) =>
-      number(`against ${row}`, (client) => scores.gainOfRun(run, row, client), (one) => scores.gainText(one));
     const id = (client) => clients.id[client];
+    const gain = (row) =>
+      numberColumn(
+        `against ${row}`,
+        (client) => scores.gainOfRun(run, row, client),
+        (one) => scores.gainText(one)
+      );
     const columns = [
       { name: "client", kind: "text", value: id, cell: (client) => this.linkOf(client) },
-      number("examples", size, (count) => inDigits(count, 0)),
-      ...Object.entries(clients.true_groups).map(([kind, groups]) => text(`true ${kind}`, (client) => groups[client])),
+      numberColumn("examples", (client) => sizeOf(clients, client), inWhole),
+      ...Object.entries(clients.true_groups).map(([kind, groups]) =>
+        textColumn(`true ${kind}`, (client) => groups[client])
+      ),
     ];
     if (!run) return columns;
     if (run.found.some(isKnown)) {
       columns.push(
-        text("group found", (client) => run.found[client]),
-        number("how sure", (client) => run.sure[client], (sure) => percent(sure))
+        textColumn("group found", (client) => run.found[client]),
+        numberColumn("how sure", (client) => run.sure[client], (sure) => percent(sure))
       );
     }
-    const others = [clients.alone, clients.averaged].filter((row) => row !== null && row !== run.row);
-    columns.push(number(scores.name, (client) => run.scores[client], (one) => scores.text(one)), ...others.map(gain));
-    return columns;
+    const scored = (client) => run.scores[client];
+    const rows = [clients.alone, clients.averaged].filter(isKnown);
+    const others = rows.filter((row) => row !== run.row);
+    const score = numberColumn(scores.name, scored, (one) => scores.text(one));
+    return [...columns, score, ...others.map(gain)];
   }
 
   linkOf(client) {
-    const link = element("a", { href: addressOf(this.clients.id[client]) }, this.clients.id[client]);
+    const id = this.clients.id[client];
+    const link = element("a", { href: addressOf(id) }, id);
     return this.clients.held_out[client] ? [link, " ", heldOutMark()] : link;
   }
 
@@ -113,7 +118,8 @@ class ClientsSection {
   filter() {
     this.haystacks ??= this.everybody.map((client) => this.textOf(client));
     const wanted = this.search.value.trim().toLowerCase();
-    this.table.update({ rows: this.everybody.filter((client) => this.haystacks[client].includes(wanted)) });
+    const rows = this.everybody.filter((client) => this.haystacks[client].includes(wanted));
+    this.table.update({ rows });
   }
 
   open(client) {
@@ -124,7 +130,10 @@ class ClientsSection {
 
   openFromAddress() {
     const wanted = /^#client=(.*)$/s.exec(location.hash)?.[1];
-    if (wanted === undefined) return;
+    if (wanted === undefined) {
+      this.dialog.close(); // the reader went back
+      return;
+    }
     const client = this.clients.id.findIndex((id) => addressOf(id) === `#client=${wanted}`);
     const byName = client >= 0 ? client : this.clients.id.indexOf(decoded(wanted));
     if (byName >= 0) this.show(byName);

@@ -1,7 +1,7 @@
 "use strict";
 
-// All colours are variables of page.css. They depend on the scheme, "light" or "dark", and are asked
-// for by name, because a page is printed in light colours whatever is on the screen.
+// All colours are variables of page.css. They depend on the scheme, "light" or "dark", and are
+// asked for by name, because a page is printed in light colours whatever is on the screen.
 const SERIES_COLOURS = 8;
 
 function currentScheme() {

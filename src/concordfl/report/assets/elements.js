@@ -5,12 +5,16 @@
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (value === undefined || value === null) continue;
+    if (!isKnown(value)) continue;
     if (name in made) made[name] = value;
     else made.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat().filter(isKnown));
   return made;
+}
+
+function isKnown(value) {
+  return value !== null && value !== undefined;
 }
 
 function choice(label, names, chosen, onChoose) {

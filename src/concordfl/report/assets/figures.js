@@ -21,10 +21,14 @@ function heightOf(panel, width, isLow) {
 function legendLinesOf(explained, width) {
   const longest = Math.max(0, ...explained.map(({ name }) => name.replace(/&\w+;/g, "x").length));
   const perLine = Math.max(1, Math.floor((width - 70) / (longest * CHARACTER + 50)));
-  const titles = explained.filter((trace) => trace.legendgrouptitle).map((trace) => trace.legendgroup);
-  if (!titles.length) return Math.ceil(explained.length / perLine);
-  const columns = [...new Set(titles)].map((title) => 1 + titles.filter((one) => one === title).length);
-  return columns.length <= perLine ? Math.max(...columns) : columns.reduce((sum, one) => sum + one, 0);
+  const titled = explained.filter((trace) => trace.legendgrouptitle);
+  if (!titled.length) return Math.ceil(explained.length / perLine);
+  const groups = titled.map((trace) => trace.legendgroup);
+  const columns = [...new Set(groups)].map(
+    (group) => 1 + groups.filter((one) => one === group).length
+  );
+  const areBeside = columns.length <= perLine;
+  return areBeside ? Math.max(...columns) : columns.reduce((sum, lines) => sum + lines, 0);
 }
 
 function pictureOf(panel, frame) {
@@ -90,9 +94,10 @@ class Figure {
     this.orders = Object.entries(chart.orders ?? {});
     this.order = 0;
     this.drawn = false;
-    const groups = (chart.strips ?? []).map((strip) => strip.values.filter((value) => value !== null));
-    const own = this.panel.kind === "heatmap" ? [] : [this.panel.series.map((one) => one.name)];
-    this.numbers = new Map([...own, ...groups].flatMap((set) => [...names.within(set)]));
+    const coloured = chart.panel.kind === "heatmap"
+      ? (chart.strips ?? []).map((strip) => strip.values.filter((value) => value !== null))
+      : [chart.panel.series.map((one) => one.name)];
+    this.numbers = new Map(coloured.flatMap((all) => [...names.within(all)]));
     this.picture = element("div", {
       className: "picture",
       role: "img",
@@ -156,7 +161,8 @@ class Figure {
   async saveSvg() {
     const width = 800;
     const { data, layout } = pictureOf(this.panel, this.frame(width, "light"));
-    layout.title = { text: literal(this.panel.title), x: 0.02, xanchor: "left", font: { size: 15 } };
+    const text = literal(this.panel.title);
+    layout.title = { text, x: 0.02, xanchor: "left", font: { size: 15 } };
     layout.margin = { ...layout.margin, t: 56 };
     layout.height += 46;
     layout.paper_bgcolor = colour("paper", "light");

@@ -88,7 +88,8 @@ function cellTexts(z, columns, { zmin, zmax }, frame) {
   if (!roomy || z.length * columns > MOST_CELL_TEXTS) return [];
   const cells = z.flatMap((line, y) => line.map((value, x) => ({ value, x, y })));
   const known = cells.filter(({ value }) => isNumber(value));
-  const strength = (value) => (zmin < 0 && zmax > 0 ? Math.abs(value) / zmax : (value - zmin) / (zmax - zmin));
+  const strength = (value) =>
+    zmin < 0 && zmax > 0 ? Math.abs(value) / zmax : (value - zmin) / (zmax - zmin);
   const texts = {
     type: "scatter",
     mode: "text",

@@ -57,7 +57,8 @@ function start() {
   document.getElementById("contents").append(contentsOf(main));
   themeButton(figures);
   clients?.openFromAddress();
-  performance.mark("concordfl-ready");
+  // Once it is painted.
+  requestAnimationFrame(() => setTimeout(() => performance.mark("concordfl-shown")));
 }
 
 start();

@@ -20,11 +20,16 @@ function inDigits(value, digits) {
   return FIXED.get(digits).format(value).replace("-", MINUS);
 }
 
+function inWhole(count) {
+  return inDigits(count, 0);
+}
+
 // As many digits as tell something: for hovering, where the kind of number is not known.
 function short(value) {
   if (!isNumber(value)) return NOTHING;
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-4 || size >= 1e9)) return value.toExponential(2).replaceAll("-", MINUS);
+  const isExtreme = size !== 0 && (size < 1e-4 || size >= 1e9);
+  if (isExtreme) return value.toExponential(2).replaceAll("-", MINUS);
   return GROUPED.format(Number(value.toPrecision(size >= 1e4 ? 6 : 4))).replace("-", MINUS);
 }
 

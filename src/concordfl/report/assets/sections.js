@@ -6,6 +6,7 @@ const MOST_TABS = 6;
 const LONGEST_TABS = 70; // characters, of all names together
 
 function opening(report) {
+  const sentences = report.sentences.map((text) => element("p", {}, text));
   const warned = report.warnings.length;
   const notice = warned
     ? element("p", { className: "notice" },
@@ -15,7 +16,7 @@ function opening(report) {
   return element("header", { id: "top" },
     element("p", { className: "kicker" }, report.title),
     element("h1", {}, report.headline),
-    element("div", { className: "sentences" }, report.sentences.map((sentence) => element("p", {}, sentence))),
+    element("div", { className: "sentences" }, sentences),
     factList(Object.entries(report.facts)),
     notice);
 }
@@ -40,8 +41,14 @@ function sectionOf(section, figures) {
 function chooserOf(names, section, show) {
   const long = names.join("").length > LONGEST_TABS || names.length > MOST_TABS;
   if (long) return element("div", { className: "tools" }, choice("Show", names, 0, show));
+  const group = `view-of-${section.id}`;
   const tab = (name, index) => element("label", { className: "tab" },
-    element("input", { type: "radio", name: `view-of-${section.id}`, checked: index === 0, onchange: () => show(index) }),
+    element("input", {
+      type: "radio",
+      name: group,
+      checked: index === 0,
+      onchange: () => show(index),
+    }),
     element("span", {}, name));
   return element("fieldset", { className: "tabs control" },
     element("legend", { className: "unseen" }, `What to show of ${section.title}`),
@@ -50,8 +57,9 @@ function chooserOf(names, section, show) {
 
 function viewOf(view, figures) {
   const charts = view.charts.map((chart) => figures.add(chart));
+  const className = charts.length > 1 ? "charts several" : "charts";
   return [
-    charts.length ? element("div", { className: charts.length > 1 ? "charts several" : "charts" }, charts) : null,
+    charts.length ? element("div", { className }, charts) : null,
     ...(view.tables ?? []).map(tableOf),
     ...(view.galleries ?? []).map(galleryOf),
   ].filter((part) => part !== null);
@@ -67,19 +75,23 @@ function galleryOf({ title, images }) {
     element("div", { className: "images" }, shown));
 }
 
-function details(report) {
-  const fold = (title, open, ...content) =>
-    element("details", { open }, element("summary", {}, title), ...content);
-  const list = (texts) => element("ul", {}, texts.map((text) => element("li", {}, text)));
-  const { warnings, absent, repeat } = report;
+function details({ warnings, absent, repeat }) {
+  const list = element("ul", {}, warnings.map((text) => element("li", {}, text)));
+  const reasons = absent.flatMap(({ title, reason }) => [
+    element("dt", {}, title),
+    element("dd", {}, reason),
+  ]);
+  const why = element("dl", { className: "absent" }, reasons);
   return element("section", { id: "details" },
     element("h2", {}, "Details"),
-    warnings.length ? fold(`Warnings (${warnings.length})`, false, list(warnings)) : null,
-    absent.length
-      ? fold(`What is not shown, and why (${absent.length})`, false, element("dl", { className: "absent" },
-          absent.flatMap(({ title, reason }) => [element("dt", {}, title), element("dd", {}, reason)])))
-      : null,
-    repeat.length ? fold(`How to repeat each run (${repeat.length})`, false, repeat.map(repeatOf)) : null);
+    fold("Warnings", warnings.length, list),
+    fold("What is not shown, and why", absent.length, why),
+    fold("How to repeat each run", repeat.length, repeat.map(repeatOf)));
+}
+
+function fold(title, count, content) {
+  if (!count) return null;
+  return element("details", {}, element("summary", {}, `${title} (${count})`), content);
 }
 
 function repeatOf({ name, command, config, versions }) {

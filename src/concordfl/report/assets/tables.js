@@ -11,13 +11,19 @@ class SortedTable {
     this.head = element("tr");
     this.body = element("tbody");
     this.count = element("span", { className: "count", "aria-live": "polite" });
-    const step = (by) => () => this.turn(by);
-    this.back = element("button", { type: "button", className: "small control", onclick: step(-1) }, "‹ Back");
-    this.next = element("button", { type: "button", className: "small control", onclick: step(1) }, "Next ›");
+    const button = (name, by) =>
+      element(
+        "button",
+        { type: "button", className: "small control", onclick: () => this.turn(by) },
+        name
+      );
+    this.back = button("‹ Back", -1);
+    this.next = button("Next ›", 1);
     this.pages = element("div", { className: "pages" }, this.count, this.back, this.next);
+    const label = caption ?? "Table";
     const title = caption ? [element("caption", {}, caption)] : [];
     this.element = element("div", { className: "table" },
-      element("div", { className: "table-box", tabIndex: 0, role: "region", "aria-label": caption ?? "Table" },
+      element("div", { className: "table-box", tabIndex: 0, role: "region", "aria-label": label },
         element("table", {}, title, element("thead", {}, this.head), this.body)),
       this.pages);
     this.show();
@@ -38,6 +44,7 @@ class SortedTable {
     const again = this.sort?.column === index;
     const upFirst = this.columns[index].kind === "text";
     this.update({ sort: { column: index, up: again ? !this.sort.up : upFirst } });
+    this.head.children[index].firstChild.focus(); // it is a new one
   }
 
   show() {
@@ -47,9 +54,8 @@ class SortedTable {
     const shown = all.slice(begin, begin + ROWS_PER_PAGE);
     this.body.replaceChildren(...shown.map((row) => this.lineOf(row)));
     this.pages.hidden = this.rows.length <= ROWS_PER_PAGE && this.rows.length > 0;
-    this.count.textContent = shown.length
-      ? `${inDigits(begin + 1, 0)}–${inDigits(begin + shown.length, 0)} of ${inDigits(all.length, 0)}`
-      : "nothing found";
+    const [first, last, total] = [begin + 1, begin + shown.length, all.length].map(inWhole);
+    this.count.textContent = shown.length ? `${first}–${last} of ${total}` : "nothing found";
     this.back.disabled = this.page === 0;
     this.next.disabled = begin + ROWS_PER_PAGE >= all.length;
   }
@@ -57,7 +63,8 @@ class SortedTable {
   headOf(column, index) {
     const sorted = this.sort?.column === index ? (this.sort.up ? "ascending" : "descending") : null;
     const arrow = { ascending: " ↑", descending: " ↓" }[sorted] ?? "";
-    const button = element("button", { type: "button", onclick: () => this.sortBy(index) }, column.name + arrow);
+    const sort = () => this.sortBy(index);
+    const button = element("button", { type: "button", onclick: sort }, column.name + arrow);
     return element("th", { scope: "col", className: column.kind, "aria-sort": sorted }, button);
   }
 
@@ -76,11 +83,20 @@ class SortedTable {
     const sign = this.sort.up ? 1 : -1;
     const compare = kind === "number" ? (a, b) => a - b : naturally;
     const keyed = this.rows.map((row) => [value(row), row]);
-    const known = keyed.filter(([key]) => key !== null && key !== undefined && key !== "");
-    const unknown = keyed.filter(([key]) => key === null || key === undefined || key === "");
+    const isEmpty = ([key]) => !isKnown(key) || key === "";
+    const known = keyed.filter((pair) => !isEmpty(pair));
+    const unknown = keyed.filter(isEmpty);
     known.sort(([a], [b]) => sign * compare(a, b));
     return [...known, ...unknown].map(([, row]) => row);
   }
+}
+
+function textColumn(name, value) {
+  return { name, kind: "text", value, cell: (row) => value(row) ?? NOTHING };
+}
+
+function numberColumn(name, value, show) {
+  return { name, kind: "number", value, cell: (row) => show(value(row)) };
 }
 
 // A table of a section.

@@ -9,6 +9,7 @@ const LONGEST_FLAT_LABEL = 5; // characters of names that are rather left out th
 const CHARACTER = 7; // pixels, about
 const LINE = 20; // pixels, likewise
 const MOST_MARKERS = 60; // points of a line that are marked
+const MOST_BARS = 3000; // that are drawn one by one
 
 // The library reads a little HTML in all its texts, and templates in some: names are shown as they
 // are, and characters that no SVG file may hold as their pictures.
@@ -44,7 +45,8 @@ function shownX(x) {
 // dates are taken for such. Long names are turned; where all do not fit, every second one is shown,
 // or every fifth, …
 function namedAxis(names, room = Infinity) {
-  const longest = Math.min(Math.max(1, ...names.map((name) => String(name).length)), LONGEST_LABEL);
+  const [, widest] = extent(names.map((name) => String(name).length));
+  const longest = Math.min(Math.max(widest, 1), LONGEST_LABEL);
   const flat = longest * CHARACTER + 10;
   const turned = names.length * flat > room && longest > LONGEST_FLAT_LABEL;
   const step = tickStep((names.length * (turned ? LINE : flat)) / room);
@@ -132,20 +134,40 @@ function band({ one, known, spread, look, group }, at) {
   };
 }
 
-function bars(panel, frame, barmode = "group") {
+function bars(panel, frame) {
+  const { names, traces } = barTraces(panel, frame);
+  const xaxis = namedAxis(names, frame.width - 80);
+  const bargap = names.length > 40 ? 0.05 : 0.25;
+  const layout = { barmode: "group", bargap, xaxis, yaxis: { zeroline: true } };
+  if (traces.length > 1) return { data: traces, layout };
+  const parts = traces.flatMap((trace) => (hasBothSigns(trace.y) ? bySign(trace, frame) : trace));
+  return { data: isMany(traces) ? parts.map((trace) => areaOf(trace, {})) : parts, layout };
+}
+
+function stacked(panel, frame) {
+  const { names, traces } = barTraces(panel, frame);
+  const xaxis = namedAxis(names, frame.width - 80);
+  const line = { width: names.length > 60 ? 0 : 0.5, color: frame.colour("paper") };
+  for (const trace of traces) trace.marker.line = line;
+  const legend = { traceorder: "normal" };
+  const layout = { barmode: "stack", bargap: 0.1, xaxis, yaxis: sharesAxis(panel), legend };
+  const onEachOther = { stackgroup: "all", fill: "tonexty" };
+  const data = isMany(traces) ? traces.map((trace) => areaOf(trace, onEachOther)) : traces;
+  return { data, layout };
+}
+
+function barTraces(panel, frame) {
   const names = distinctX(panel.series);
   const index = new Map(names.map((name, number) => [name, number]));
-  const signed = panel.series.length === 1 && hasBothSigns(panel.series[0].y);
-  const data = panel.series.map((one) => {
+  const traces = panel.series.map((one) => {
     const look = frame.look(one.name);
-    const bySign = (y) => frame.colour(y < 0 ? "loss" : "gain");
     return {
       type: "bar",
       name: literal(one.name),
       x: one.x.map((x) => index.get(String(x))),
       y: one.y,
       marker: {
-        color: signed ? one.y.map(bySign) : look.colour,
+        color: look.colour,
         line: { width: 0 },
         pattern: { shape: look.hatch, fgcolor: frame.colour("paper"), fillmode: "overlay" },
       },
@@ -160,9 +182,7 @@ function bars(panel, frame, barmode = "group") {
       ),
     };
   });
-  const bargap = names.length > 40 ? 0.05 : 0.25;
-  const xaxis = namedAxis(names, frame.width - 80);
-  return { data, layout: { barmode, bargap, xaxis, yaxis: { zeroline: true } } };
+  return { names, traces };
 }
 
 function hasBothSigns(values) {
@@ -170,20 +190,43 @@ function hasBothSigns(values) {
   return low < 0 && high > 0;
 }
 
-function stacked(panel, frame) {
-  const { data, layout } = bars(panel, frame, "stack");
-  const line = { width: panel.series[0]?.y.length > 60 ? 0 : 0.5, color: frame.colour("paper") };
-  for (const trace of data) trace.marker.line = line;
-  const legend = { traceorder: "normal" };
-  return { data, layout: { ...layout, bargap: 0.1, yaxis: sharesAxis(panel), legend } };
+// Gains and losses have colours of their own.
+function bySign(trace, frame) {
+  const part = (variable, belongs) => ({
+    ...trace,
+    y: trace.y.map((y) => (belongs(y) ? y : 0)),
+    marker: { ...trace.marker, color: frame.colour(variable) },
+    offsetgroup: "same",
+    showlegend: false,
+  });
+  return [part("gain", (y) => y > 0), part("loss", (y) => y < 0)];
+}
+
+function isMany(traces) {
+  return traces.reduce((sum, trace) => sum + trace.x.length, 0) > MOST_BARS;
+}
+
+// Thousands of bars are drawn as the area that they fill, which is much faster.
+function areaOf(trace, others) {
+  return {
+    ...trace,
+    type: "scatter",
+    mode: "lines",
+    line: { shape: "hvh", width: 0.5, color: trace.marker.color },
+    fill: "tozeroy",
+    fillcolor: trace.marker.color,
+    hoveron: "points",
+    ...others,
+  };
 }
 
 // Bars that are shares fill the picture.
 function sharesAxis(panel) {
-  const totals = panel.series[0].y.map((_, place) =>
-    panel.series.reduce((sum, one) => sum + (one.y[place] ?? 0), 0)
-  );
-  return totals.every((total) => Math.abs(total - 1) < 0.01) ? { range: [0, 1] } : {};
+  const totals = new Map();
+  for (const one of panel.series) {
+    one.x.forEach((x, place) => totals.set(x, (totals.get(x) ?? 0) + (one.y[place] ?? 0)));
+  }
+  return [...totals.values()].every((total) => Math.abs(total - 1) < 0.01) ? { range: [0, 1] } : {};
 }
 
 function points(panel, frame) {
