@@ -4,15 +4,17 @@ import base64
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from command import concordfl
 from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 import concordfl as cf
+from command import concordfl
+from concordfl.algorithms import FedVC
 from concordfl.deploy.finished import FinishedRun
 from concordfl.deploy.scoring import score_examples
 from concordfl.engine.records import RunFolder
@@ -21,7 +23,10 @@ from concordfl.report.runs import Portrait, Run, Runs
 from concordfl.report.sections.clients_map import in_plane
 from concordfl.study import reports
 
-METHODS = ["local", "fedavg", "ifca", "fedconceptem", "fedgmm", "fedvc", "fedconcat-id"]
+METHODS = [
+    *("local", "fedavg", "ifca", "fedconceptem", "fedgmm", "fedconcat-id"),
+    FedVC(projection="through"),  # whose concepts stay apart
+]
 TASK = {
     "data": {"name": "digits", "limit": 600},
     "scenario": {
@@ -85,7 +90,6 @@ def test_everything_is_there(document):
         "methods": "7",
         "seeds": "2",
         "rounds": "",
-        "parameters": "4,810",
     }
     assert len(document["repeat"]) == 14
     json.dumps(document)  # plain values throughout
@@ -194,6 +198,14 @@ def test_typical_samples_are_the_images_themselves(folder, document):
     assert gallery["images"][0]["caption"].startswith(f"{int(train.y[sample])}, {id}: ")
 
 
+def test_concepts_that_have_become_one_are_not_drawn(runs):
+    run = next(run for run in runs.all if run.method == "fedvc")
+    warned = {**run.figures, "warnings": [{"kind": "identical-to-fedavg", "text": "..."}]}
+    absent = make.document("", Runs([replace(run, figures=warned)]))["absent"]
+    (reason,) = [one["reason"] for one in absent if one["title"].startswith("Virtual concepts")]
+    assert "near 0 they have become one" in reason
+
+
 def test_novelty_shows_the_scores_that_score_gives(folder, document):
     points, scores = (chart(document, f"novelty-{n}-fedgmm-0")["panel"] for n in (0, 1))
     finished = FinishedRun.open(path_of(folder, "fedgmm"))
@@ -243,7 +255,7 @@ def test_the_rarest_client_is_set_apart_and_novel():
     }
     run = Run("fedgmm", 0, figures, clients=facts, rows=rows, classes=("cat", "dog"))
     cards = make.document("", Runs([run]))["clients"]
-    assert cards["apart"][0] == "Nothing that its data tell."
+    assert cards["apart"][0] == "Its data are like those of others."
     assert "60 training examples, where the median is 20" in cards["apart"][-1]
     assert "100% dog, where all have 52%" in cards["apart"][-1]
     assert cards["verdict"][-1].startswith("Novel to fedgmm, seed 0")

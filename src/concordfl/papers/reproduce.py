@@ -97,9 +97,7 @@ def spoken(name: str) -> str:
 def _chosen(known: Mapping[str, Any], only: Sequence[str], option: str) -> Sequence[str]:
     for name in only:
         if name not in known:
-            raise SettingError(
-                f"{option} must be of `{'; '.join(known)}`, got {received(name)}"
-            )
+            raise SettingError(f"{option} must be of `{'; '.join(known)}`, got {received(name)}")
     return only or list(known)
 
 

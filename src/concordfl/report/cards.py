@@ -102,14 +102,27 @@ def _number(value: Any) -> float | None:
 def _apart(
     facts: Sequence[Mapping[str, Any]], shares: Sequence[Sequence[float]], classes: Sequence[str]
 ) -> list[str]:
-    """What sets every client apart from the others: how much it has, and of which labels."""
+    """What sets every client apart from the others: its group, how much it has, which labels."""
     usual_size = float(np.median([client["train"] for client in facts]))
     usual = np.mean(shares, axis=0) if classes else np.zeros(0)
     sentences = []
     for client, own in zip(facts, shares, strict=True):
-        parts = [*_size_part(client["train"], usual_size), *_label_parts(own, usual, classes)]
-        sentences.append(f"{'; '.join(parts)}." if parts else "Nothing that its data tell.")
+        parts = [
+            *_group_part(client, facts),
+            *_size_part(client["train"], usual_size),
+            *_label_parts(own, usual, classes),
+        ]
+        sentences.append(f"{'; '.join(parts)}." if parts else "Its data are like those of others.")
     return sentences
+
+
+def _group_part(client: Mapping[str, Any], facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The true group, where most clients are of others."""
+    for kind, own in client.get("groups", {}).items():
+        alike = sum(other.get("groups", {}).get(kind) == own for other in facts)
+        if kind in TRUE_KINDS and 2 * alike <= len(facts):
+            return [f"{kind} {own}, as {alike} of {len(facts)} clients have it"]
+    return []
 
 
 def _size_part(size: int, usual: float) -> list[str]:

@@ -57,7 +57,6 @@ def _facts(runs: Runs) -> dict[str, str]:
         "methods": str(len(runs.by_row)),
         "seeds": str(len(runs.seeds)),
         "rounds": shown,
-        "parameters": f"{first['parameters']:,}",
     }
 
 

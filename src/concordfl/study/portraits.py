@@ -28,7 +28,7 @@ from ..toolbox import mixture
 
 MOST_CLIENTS = 200  # whose examples are looked at
 MOST_SAMPLES = 400  # of a kind, in a picture
-MOST_TYPICAL = 12  # of a concept
+MOST_TYPICAL = 10  # of a concept
 NUM_BINS = 40
 LOG_X, LOG_Y = "log_p_x", "log_p_y_given_x"
 

@@ -11,9 +11,12 @@ TITLE = "Virtual concepts and their typical samples"
 
 
 def concepts(runs: Runs) -> Section | Absent:
-    shown = [run for run in runs.all if _mapped(run)]
-    if not shown:
+    found = [run for run in runs.all if _mapped(run)]
+    if not found:
         return {"title": TITLE, "reason": "no run of fedvc in a folder"}
+    shown = [run for run in found if not _has_collapsed(run)]
+    if not shown:
+        return {"title": TITLE, "reason": _lead(found)}
     views: list[View] = [
         {
             "name": run.name,
@@ -28,7 +31,12 @@ def concepts(runs: Runs) -> Section | Absent:
         }
         for run in shown
     ]
-    return {"id": "concepts", "title": TITLE, "lead": _lead(shown), "views": views}
+    return {"id": "concepts", "title": TITLE, "lead": _lead(found), "views": views}
+
+
+def _has_collapsed(run: Run) -> bool:
+    """Where concepts have become one, a map of samples by them shows rounding errors."""
+    return any(each["kind"].startswith("identical-to-") for each in run.figures.get("warnings", ()))
 
 
 def _mapped(run: Run) -> dict[str, np.ndarray]:
@@ -54,10 +62,10 @@ def _map(run: Run) -> Panel:
     return points(series, "", "")
 
 
-def _lead(shown: list[Run]) -> str:
+def _lead(runs: list[Run]) -> str:
     apart = {
         run.name: run.figures["server"]["apart"]
-        for run in shown
+        for run in runs
         if "apart" in (run.figures.get("server") or {})
     }
     told = ", ".join(f"{name} {value:.2g}" for name, value in apart.items())
