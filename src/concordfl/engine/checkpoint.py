@@ -273,7 +273,7 @@ def newest_manifest(folder: Path) -> tuple[Manifest | None, list[str]]:
     """The newest manifest that is whole, of a run that another process may be writing, and a line
     for every newer one that is not.
     """
-    problems = []
+    problems: list[str] = []
     for round in _manifest_rounds(folder):
         try:
             return _read_manifest(folder, round), problems

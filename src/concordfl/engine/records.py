@@ -41,6 +41,7 @@ from ..core import (
     WorkerCount,
     tree,
 )
+from ..core.settings import MAX_COUNT
 from ..data.memory import FILE_NAME as EXAMPLES_FILE
 from . import client_table
 from .client_table import ClientRows, Columns
@@ -362,9 +363,12 @@ class RunFolder:
             if not isinstance(record, dict):
                 raise FormatError(f"it must be a JSON object, got {reprlib.repr(record)}")
             check_format(record.pop("format", None), RECORD_FORMAT)
-            if type(record.get("round")) is not int:
-                found = reprlib.repr(record.get("round"))
-                raise FormatError(f"round must be a whole number, got {found}")
+            round = record.get("round")
+            if type(round) is not int or not 0 <= round <= MAX_COUNT:
+                found = reprlib.repr(round)
+                raise FormatError(
+                    f"round must be a whole number from 0 to {MAX_COUNT}, got {found}"
+                )
         return record
 
     # --- figures of every client ------------------------------------------------------------------
