@@ -31,6 +31,7 @@ from ..report.notes import notes_on
 from ..report.tables import warning_lines
 
 CONFIG_FILE = "config.toml"
+SCOPES = ("local", "global")  # participants and newcomers
 MAX_LEVELS = 2  # of folders between the one that is watched and runs
 # The speed is that of the last part of the rounds: stages differ, and other work comes and goes.
 SHARE_OF_ROUNDS_FOR_SPEED = 0.25
@@ -236,7 +237,8 @@ def _digest(records: Sequence[Mapping[str, Any]]) -> _Recorded:
     if not records:
         return _Recorded()
     last = records[-1]
-    criterion = criterion_in(_table(last, "local")) or criterion_in(_table(last, "global"))
+    measured = (_table(record, scope) for record in reversed(records) for scope in SCOPES)
+    criterion = next((name for figures in measured if (name := criterion_in(figures))), None)
     return _Recorded(
         criterion,
         tuple(_figures(record, criterion or "") for record in records),
@@ -386,10 +388,16 @@ def _facts(found: _Contents) -> Iterator[str]:
     if found.federation is not None:
         held_out = sum(client["held_out"] for client in found.federation["clients"])
         count = len(found.federation["clients"]) - held_out
-        yield f"{count} clients" + (f", {held_out} newcomers" if held_out else "")
+        newcomers = f", {_counted(held_out, 'newcomer')}" if held_out else ""
+        yield _counted(count, "client") + newcomers
     if found.executor is not None:
         workers, device = found.executor["workers"], found.executor["device"]
-        yield f"{f'{workers} workers' if workers > 1 else 'one process'} on {device}"
+        yield f"{_counted(workers, 'worker process')} on {device}"
+
+
+def _counted(count: int, noun: str) -> str:
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending * (count != 1)}"
 
 
 def _messages(found: _Contents) -> Iterator[str]:
