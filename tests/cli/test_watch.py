@@ -17,12 +17,7 @@ from concordfl.cli.terminal import PlainConsole
 from concordfl.cli.watch_display import Display
 from concordfl.engine.records import RunFolder
 from concordfl.watch.status import Watcher
-
-SETTINGS = {
-    "data": {"name": "digits", "limit": 300},
-    "scenario": {"clients": 4},
-    "run": {"rounds": 6, "evaluate_every": 2, "checkpoint_seconds": 0},
-}
+from watched import SETTINGS
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +137,18 @@ def test_several_runs_have_a_line_each(folder):
     assert any(line.startswith("● run") and "3/6" in line for line in lines)
     assert any(line.startswith("● other") and "6/6" in line for line in lines)
     assert any("Warning (" in line for line in lines)
+
+
+def test_finished_runs_make_room_for_those_that_are_not(folder):
+    shutil.copytree(folder / "run", folder / "runs/0")
+    cf.resume(folder / "runs/0")
+    for number in range(1, 8):
+        shutil.copytree(folder / "runs/0", folder / f"runs/{number}")
+    shutil.copytree(folder / "run", folder / "runs/stopped")
+    text = shown(folder / "runs", height=10)
+    assert "● stopped" in text
+    assert text.count("● ") == 5
+    assert "4 more have finished" in text
 
 
 def test_names_are_text_and_cannot_steer_the_terminal(tmp_path):

@@ -2,14 +2,11 @@
 
 import json
 import shutil
-import threading
-from contextlib import contextmanager
 
 import pytest
 
 from concordfl.engine.records import RunFolder
-from concordfl.watch.server import Server
-from concordfl.watch.status import Watcher
+from watched import served
 
 NAME = "<b>bold</b> &lt;i&gt; <img src=x onerror=alert(1)></script>"
 MESSAGE = "<script>alert(2)</script>"
@@ -38,16 +35,6 @@ def until(browser, script):
     from selenium.webdriver.support.ui import WebDriverWait
 
     return WebDriverWait(browser, 60).until(lambda page: page.execute_script(f"return {script}"))
-
-
-@contextmanager
-def served(path, port=0):
-    with Server(Watcher(path), port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def write(path, rounds):

@@ -7,9 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
@@ -18,21 +17,10 @@ from concordfl import SettingError
 from concordfl.engine.records import RunFolder
 from concordfl.watch.server import MAX_POINTS, Server, to_json
 from concordfl.watch.status import Watcher
+from watched import served
 
 CONFIG = "[algorithm]\nname = 'fedavg'\n"
 ASSETS = ["/", "/watch.css", "/watch.js", "/charts.js", "/plotly-cartesian.min.js"]
-
-
-@contextmanager
-def served(path, port=0):
-    with Server(Watcher(path), port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def ask(server, path="/", host=None, method="GET"):

@@ -15,13 +15,9 @@ from concordfl.engine.records import RunFolder
 from concordfl.watch import words
 from concordfl.watch.server import to_json
 from concordfl.watch.status import Watcher
+from watched import SETTINGS
 
 DAMAGES = 100
-SETTINGS = {
-    "data": {"name": "digits", "limit": 300},
-    "scenario": {"clients": 4},
-    "run": {"rounds": 6, "evaluate_every": 2, "checkpoint_seconds": 0},
-}
 
 
 @pytest.fixture(scope="module")

@@ -117,8 +117,8 @@ def _criterion(event: Event, scope: str) -> tuple[str, float | None]:
 
 
 class _Trend:
-    """The course of the participants' figures in a few characters, and the best round so far: by
-    validation data, as the run itself selects it.
+    """The course of the participants' figures in a few characters, and the best round so far, as
+    the run itself selects it: by training data where these are evaluated, else by validation data.
     """
 
     def __init__(self, console: Console) -> None:
@@ -131,7 +131,8 @@ class _Trend:
         _, value = _criterion(event, "local")
         if value is not None and math.isfinite(value):
             self._values.append(value)
-        name, judged = _criterion(event, "validation")
+        is_trained = "training" in (event.record or {})
+        name, judged = _criterion(event, "training" if is_trained else "validation")
         if judged is not None and (self._best is None or is_better(name, judged, self._best[0])):
             self._best = judged, event.turn.round
         curve = sparkline(self._values, SPARKLINE_WIDTH) if self._is_drawn else ""

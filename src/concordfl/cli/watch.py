@@ -2,7 +2,7 @@
 
 import time
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -106,21 +106,20 @@ def _print_lines(watcher: Watcher) -> None:
     printed: dict[str, int] = {}  # the last round, by run
     for runs in _looks(watcher):
         for run, title in zip(runs, words.titles(runs), strict=True):
-            _print_rounds(run, title, printed.get(run.name, 0))
-            printed[run.name] = max([printed.get(run.name, 0), *_rounds(run)])
+            before = printed.get(run.name, 0)
+            _print_rounds(run, title, before)
+            printed[run.name] = max([before, *(figures.round for figures in run.evaluated)])
             if states.get(run.name) != run.state:
                 way_on = f"; `{run.way_on}` goes on with it" if run.way_on else ""
                 say(f"{title}: {run.state}{way_on}")
             states[run.name] = run.state
 
 
-def _rounds(run: RunStatus) -> Sequence[int]:
-    return [figures.round for figures in run.evaluated]
-
-
 def _print_rounds(run: RunStatus, title: str, after: int) -> None:
     for figures in run.evaluated:
         if figures.round > after and run.criterion is not None:
-            scores = {"participants": figures.participants, "newcomers": figures.newcomers}
-            text = figures_text({name: (run.criterion, value) for name, value in scores.items()})
+            scores = {"participants": (run.criterion, figures.participants)}
+            if figures.newcomers is not None:
+                scores["newcomers"] = run.criterion, figures.newcomers
+            text = figures_text(scores)
             say(round_line(title, figures.round, run.rounds, text, figures.seconds))

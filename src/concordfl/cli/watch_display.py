@@ -1,6 +1,6 @@
 """What `concordfl watch --terminal` shows: how far runs are, their figures, curves and messages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,10 @@ SERIES_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red", "white", "
 STATE_STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "not begun": "dim"}
 CURVE_LINES = 9
 MAX_WIDTH = 76  # of bars and curves, in columns
+MIN_CURVE_WIDTH = 30
 MAX_MESSAGES = 8
+FURTHER_LINES = 8  # of headings and axes
+MIN_RUNS = 5  # that are listed, however low the terminal is
 LABEL_WIDTH = 8  # of figures at the side of a curve
 
 
@@ -36,8 +39,12 @@ class Display(NamedTuple):
             yield from _one_run(self.runs[0], titles[0], min(options.max_width, MAX_WIDTH))
         else:
             yield Text(printable(f"{self.folder}: {words.headline(self.runs)}"))
-            yield _table_of(self.runs, titles, options.max_width)
-        if not options.ascii_only:
+            others = CURVE_LINES + MAX_MESSAGES + FURTHER_LINES
+            left_out = _left_out(self.runs, max(MIN_RUNS, console.height - others))
+            yield _table_of(self.runs, titles, left_out, options.max_width)
+            if left_out:
+                yield Text(f"{len(left_out)} more have finished", "dim")
+        if not options.ascii_only and options.max_width >= MIN_CURVE_WIDTH:
             yield from _curves(self.runs, min(options.max_width, MAX_WIDTH))
         yield from _messages(self.runs, titles)
 
@@ -73,13 +80,23 @@ def _bar(run: RunStatus, width: int) -> ProgressBar:
     )
 
 
-def _table_of(runs: Sequence[RunStatus], titles: Sequence[str], width: int) -> Table:
+def _left_out(runs: Sequence[RunStatus], room: int) -> set[int]:
+    """The oldest of the finished runs, where not all have room."""
+    finished = [index for index, run in enumerate(runs) if run.state == "finished"]
+    return set(finished[: max(0, len(runs) - room)])
+
+
+def _table_of(
+    runs: Sequence[RunStatus], titles: Sequence[str], left_out: Collection[int], width: int
+) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("run", overflow="fold", min_width=8)
     for name in ("state", "", "round", "left", "participants", "newcomers", "best round"):
         justify: JustifyMethod = "left" if name in ("state", "") else "right"
         table.add_column(name, justify=justify, no_wrap=True)
     for number, (run, title) in enumerate(zip(runs, titles, strict=True)):
+        if number in left_out:
+            continue
         left = "" if run.seconds_left is None else words.duration(run.seconds_left)
         participants, _, newcomers, at_best = words.figures(run).values()
         table.add_row(
@@ -102,49 +119,43 @@ def _style(number: int) -> str:
 # --- curves ---------------------------------------------------------------------------------------
 
 
-class _Curve(NamedTuple):
-    name: str
-    style: str
-    points: list[tuple[int, float]]  # rounds and figures
-
-
 def _curves(runs: Sequence[RunStatus], width: int) -> Iterator[RenderableType]:
-    """The runs that are measured as the first one is; of one run, newcomers too."""
+    """Participants of the runs that are measured as the first one is; of one run, newcomers too."""
     criterion = next((run.criterion for run in runs if run.criterion is not None), None)
     if criterion is None:
         return
-    compared = [(index, run) for index, run in enumerate(runs) if run.criterion == criterion]
-    unit = 100 if METRICS[criterion].is_share else 1
-    curves = [_curve(run, "participants", _style(index), unit) for index, run in compared]
-    if len(runs) == 1:
-        curves.append(_curve(runs[0], "newcomers", _style(1), unit))
-    curves = [curve for curve in curves if len(curve.points) > 1]
-    if not curves:
+    metric = METRICS[criterion]
+    unit = 100 if metric.is_share else 1
+    scopes = ("participants", "newcomers") if len(runs) == 1 else ("participants",)
+    lines = [
+        (scope, Line(_points(run, scope, unit), _style(index + number)))
+        for index, run in enumerate(runs)
+        for number, scope in enumerate(scopes)
+        if run.criterion == criterion
+    ]
+    lines = [(scope, line) for scope, line in lines if len(line.points) > 1]
+    if not lines:
         return
-    whose = ["participants: "] if len(runs) > 1 else [("● ", _style(0)), "participants "]
-    if len(curves) > 1 and len(runs) == 1:
-        whose += [("● ", _style(1)), "newcomers "]
-    in_percent = " in percent" * METRICS[criterion].is_share
-    yield Text.assemble("\n", *whose, (f"{METRICS[criterion].title}{in_percent}", "dim"))
-    last_round = max(run.rounds or run.round for _, run in compared)
-    yield from _drawn(curves, last_round, width)
+    legend = [part for scope, line in lines for part in (("● ", line.style), (f"{scope} ", ""))]
+    named = legend if len(runs) == 1 else [("participants: ", "")]
+    yield Text.assemble("\n", *named, (metric.title + " in percent" * metric.is_share, "dim"))
+    last_round = max(run.rounds or run.round for run in runs)
+    yield from _drawn([line for _, line in lines], last_round, width)
 
 
-def _curve(run: RunStatus, scope: str, style: str, unit: int) -> _Curve:
+def _points(run: RunStatus, scope: str, unit: int) -> list[tuple[int, float]]:
     known = [(figures.round, getattr(figures, scope)) for figures in run.evaluated]
-    points = [(round, unit * value) for round, value in known if value is not None]
-    return _Curve(scope, style, points)
+    return [(round, unit * value) for round, value in known if value is not None]
 
 
-def _drawn(curves: Sequence[_Curve], last_round: int, width: int) -> Iterator[Text]:
-    values = [value for curve in curves for _, value in curve.points]
+def _drawn(lines: Sequence[Line], last_round: int, width: int) -> Iterator[Text]:
+    values = [value for line in lines for _, value in line.points]
     y_range, x_range = Range(min(values), max(values)), Range(0, last_round)
     width -= LABEL_WIDTH + 2
-    lines = [Line(curve.points, curve.style) for curve in curves]
     labels = {0: y_range.high, CURVE_LINES - 1: y_range.low}
-    for number, line in enumerate(plot(lines, width, CURVE_LINES, x_range, y_range)):
+    for number, row in enumerate(plot(lines, width, CURVE_LINES, x_range, y_range)):
         label = f"{labels[number]:.4g}" if number in labels else ""
-        yield Text.assemble((f"{label:>{LABEL_WIDTH}} │", "dim"), line)
+        yield Text.assemble((f"{label:>{LABEL_WIDTH}} │", "dim"), row)
     yield Text(" " * LABEL_WIDTH + " └" + "─" * width, "dim")
     end = f"round {last_round}"
     yield Text(" " * (LABEL_WIDTH + 2) + "0" + end.rjust(width - 1), "dim")
