@@ -25,6 +25,7 @@ ALLOWED = {
         *("core", "algorithms", "data", "metrics", "models", "scenarios", "engine"),
         *("assemble", "config"),
     },
+    "watch": {"core", "engine", "metrics", "report", "config"},
 }
 # A library -> the only files that may import it.
 RESERVED = {

@@ -172,6 +172,8 @@ def _run(
         _require_network(folder, settings, finished)
         return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
+    if folder is not None:
+        folder.show_running()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
         settings = replace(settings, run=replace(settings.run, device=recorded["device"]))

@@ -19,6 +19,7 @@ from .run import run
 from .score import score
 from .terminal import say
 from .tune import tune
+from .watch import watch
 
 app = typer.Typer(
     name="concordfl",
@@ -50,6 +51,7 @@ def _options(
 app.command("list")(list_known)
 app.command("run")(run)
 app.command("resume")(resume)
+app.command("watch")(watch)
 app.command("compare")(compare)
 app.command("tune")(tune)
 app.command("report")(report)

@@ -43,6 +43,7 @@ from .traffic import Publications
 MAX_ATTEMPTS = 20  # to reach anybody in a stage that training builds on
 MAX_ORDERS_PER_ROUND = 1000  # orders of a repeated round are numbered from here on
 MAX_FAILURES_RECORDED = 100
+SECONDS_BETWEEN_PROGRESS = 1.0  # that is written for whoever watches
 
 ClientRows = dict[ClientId, dict[str, Any]]
 
@@ -154,7 +155,8 @@ class Experiment:
         return len(later) >= self.plan.patience
 
     def _play_all(self, progress: Progress, end: int) -> None:
-        saved = time.monotonic()
+        saved = told = time.monotonic()
+        self._tell(progress)
         while (progress.round < end or not self.records) and not self.is_over(progress):
             turn = self.turns[progress.round]
             began = time.monotonic()
@@ -170,6 +172,9 @@ class Experiment:
             if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
                 self._save(progress)
                 saved = time.monotonic()
+            if ends or time.monotonic() - told >= SECONDS_BETWEEN_PROGRESS:
+                self._tell(progress)
+                told = time.monotonic()
             try:
                 self.observe(Event(turn, len(self.turns), progress.seconds, record))
             except Stop:
@@ -504,6 +509,19 @@ class Experiment:
             make_folder(folder)
             clients = self.executor.save(folder, progress.round)
             checkpoint.save(folder, progress, keep, clients, self.identity)
+
+    def _tell(self, progress: Progress) -> None:
+        """Let whoever watches the folder know how far the run is."""
+        if self.folder is not None:
+            next_turn = self.turns[min(progress.round, len(self.turns) - 1)]
+            self.folder.write_progress(
+                {
+                    "round": progress.round,
+                    "rounds": len(self.turns),
+                    "stage": next_turn.stage.name,
+                    "seconds": progress.seconds,
+                }
+            )
 
     # --- the result -------------------------------------------------------------------------------
 
