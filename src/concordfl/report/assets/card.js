@@ -148,8 +148,16 @@ function groupsOf(clients, client, colours, part) {
     element("td", { className: "number" }, percent(run.sure[client])),
     element("td", { className: "mixture" }, mixtureOf(run, client, colours)),
     element("td", { className: "number" }, inDigits(run.novelty[client], 2)));
-  const names = ["run", "group found", "how sure", "its mixture of models", "log-likelihood"];
-  const head = names.map((name) => element("th", { scope: "col" }, name));
+  const kinds = {
+    run: "text",
+    "group found": "text",
+    "how sure": "number",
+    "its mixture of models": "text",
+    "log-likelihood": "number",
+  };
+  const head = Object.entries(kinds).map(([name, className]) =>
+    element("th", { scope: "col", className }, name)
+  );
   return part("Its group and mixture",
     element("div", { className: "table-box" },
       element("table", {},
