@@ -20,7 +20,8 @@ from concordfl.deploy.scoring import score_examples
 from concordfl.engine.records import RunFolder
 from concordfl.report import make
 from concordfl.report.runs import Portrait, Run, Runs
-from concordfl.report.sections.clients_map import in_plane
+from concordfl.report.sections.clients_map import clients_map, in_plane
+from concordfl.report.sections.gains import gains
 from concordfl.study import reports
 
 METHODS = [
@@ -161,6 +162,28 @@ def test_the_map_is_made_of_principal_components():
     signs = np.sign((ours * theirs).sum(0))
     assert ours == pytest.approx(theirs * signs)
     assert np.array(in_plane(np.ones((4, 1)))) == pytest.approx(np.zeros((4, 2)))
+
+
+def test_a_picture_of_very_many_clients_shows_some_of_them():
+    ids = [f"c{number}" for number in range(5000)]
+    facts = [
+        {"id": id, "held_out": False, "labels": [number, 5000 - number], "groups": {}}
+        for number, id in enumerate(ids)
+    ]
+    rows = {id: {"new": False, "accuracy": number / 5000} for number, id in enumerate(ids)}
+    runs = Runs(
+        [
+            Run(row, 0, {"final": {"local_accuracy": 0.5}, "algorithm": row}, clients=facts,
+                rows=rows, classes=("cat", "dog"))
+            for row in ("local", "fedavg")
+        ]
+    )  # fmt: skip
+    (drawn,) = clients_map(runs)["views"][0]["charts"]
+    assert len(drawn["panel"]["series"][0]["x"]) == 1667
+    assert drawn["caption"].endswith("1667 of 5000 clients are shown.")
+    (curve,) = gains(runs)["views"][0]["charts"]
+    assert curve["panel"]["kind"] == "lines"
+    assert len(curve["panel"]["series"][0]["x"]) == 5000
 
 
 def test_beliefs_about_labels_lie_beside_the_truth(folder, document):

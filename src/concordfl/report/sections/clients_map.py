@@ -8,7 +8,7 @@ from ...core import ClientId
 from ..document import Absent, Chart, Section, View
 from ..pictures import Series
 from ..runs import Run, Runs
-from .parts import points, slug
+from .parts import MOST_POINTS, points, slug
 
 TITLE = "A map of the clients"
 
@@ -57,7 +57,9 @@ def _chart(
     id: str,
     caption: str,
 ) -> Chart:
-    places = dict(zip(features, in_plane(np.stack(list(features.values()))), strict=True))
+    everywhere = in_plane(np.stack(list(features.values())))
+    step = -(-len(features) // MOST_POINTS)
+    places = dict(list(zip(features, everywhere, strict=True))[::step])
     held_out = {client["id"] for client in run.clients if client["held_out"]}
     series: dict[str, Series] = {}
     for client, (x, y) in places.items():
@@ -66,7 +68,8 @@ def _chart(
         for key, value in (("x", x), ("y", y), ("names", client)):
             own[key].append(value)  # type: ignore[literal-required]
     shown = [series[name] for name in sorted(series)]
-    sentence = f"{caption} {_explained(list(features.values()))}"
+    some = f" {len(places)} of {len(features)} clients are shown." if step > 1 else ""
+    sentence = f"{caption} {_explained(list(features.values()))}{some}"
     return {"id": id, "caption": sentence, "panel": points(shown, "", "")}
 
 

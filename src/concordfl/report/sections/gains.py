@@ -5,7 +5,7 @@ from .. import verdict
 from ..document import Absent, Chart, Section, View
 from ..pictures import Series
 from ..runs import Runs
-from .parts import points, slug
+from .parts import MOST_POINTS, points, slug
 
 TITLE = "Who gains and who is harmed"
 REFERENCES = {"local": "training alone", "fedavg": "FedAvg"}
@@ -55,6 +55,8 @@ def _chart(runs: Runs, row: str, references: list[str]) -> list[Chart]:
         return []
     unit = "points" if runs.unit == 100 else METRICS[runs.criterion or "accuracy"].title
     panel = points(series, "clients, from the greatest loss to the greatest gain", f"gain, {unit}")
+    if max(len(one["x"]) for one in series) > MOST_POINTS:
+        panel["kind"] = "lines"
     caption = "Each point is a client. Below zero, learning together has made it worse."
     return [{"id": f"gains-{slug(row)}", "caption": caption, "panel": panel}]
 

@@ -8,6 +8,7 @@ from ..pictures import Panel, Series
 from ..runs import Run, Runs
 from ..tables import figure
 
+MOST_POINTS = 2000  # in a picture; more take a browser seconds to draw
 SAME = 0.995  # an agreement of groups that is shown as 1.00
 
 
