@@ -15,9 +15,9 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
+from ..engine.observers import Observer
 from ..metrics import METRICS, criterion_in
 from ..report.tables import figure
-from ..runner import Observer
 from .terminal import printable
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import RenderableType
 
-from .. import runner
+from ..engine.observers import Observer
 from ..report import tables
 from ..result import Result
 from .progress import show_progress
@@ -19,13 +19,16 @@ from .terminal import complain, console, say, show
 
 def show_run(
     folder: Path,
-    work: Callable[[runner.Observer], Result],
+    work: Callable[[Observer], Result],
     *,
     title: str,
     trust: bool,
+    track: str | None = None,
 ) -> None:
     """Do the work of a run in `folder` with a progress bar, then show its figures."""
     command = f"concordfl resume {shlex.quote(str(folder))}" + " --trust" * trust
+    if track is not None:
+        command += f" --track {shlex.quote(track)}"
     with stoppable(f"`{command}`"), show_progress(console, title) as observe:
         result = work(observe)
     summary = result.summary
