@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..engine.files import make_folder
 from ..engine.observers import Watched
@@ -38,7 +39,8 @@ class MLflow(Tracker):
         artifacts = None
         if not uri:
             folder = self.folder_of(run)
-            uri, artifacts = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
+            uri = f"sqlite:///{quote(str(folder / 'mlflow.db'))}"
+            artifacts = (folder / "artifacts").as_uri()
         client = MlflowClient(uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "concordfl")
         known = client.get_experiment_by_name(name)

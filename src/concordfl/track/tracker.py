@@ -60,8 +60,8 @@ class Sheet(ABC):
 class Tracker(ABC):
     """An observer of runs that writes their settings and figures for another tool.
 
-    folder: where runs in memory are tracked, each in a new folder of its own. A run that has a
-        folder is tracked there, below `tracked`.
+    folder: for runs in memory, each of which gets a new folder below. A run that has a folder of
+        its own is tracked there, below `tracked`.
     """
 
     name: ClassVar[str]
@@ -105,7 +105,7 @@ class Tracker(ABC):
         if run.folder is not None:
             folder = run.folder / "tracked" / self.name
         elif self.folder is not None:
-            folder = new_folder(self.folder / run.name)
+            folder = new_folder(self.folder / self.name / run.name)
         else:
             raise SettingError(
                 f"the tracker {self.name} needs a folder for a run in memory, got none: give one "
