@@ -55,8 +55,10 @@ def mlflow_of(folder):
     return client, run.info.run_id
 
 
-def tracked_id(folder):
-    return json.loads((folder / "run.json").read_text())["run_id"]
+def tracked_ids(folder):
+    """What MLflow and W&B call a run."""
+    files = [Path(folder) / "tracked" / name / "run.json" for name in ("mlflow", "wandb")]
+    return [json.loads(file.read_text())["run_id"] for file in files]
 
 
 @pytest.fixture(autouse=True)
@@ -70,13 +72,16 @@ def plain_environment(monkeypatch):
 KILLED = """
 import os, signal, sys
 import concordfl as cf
-from concordfl.track import by_names
+import test_track
 
 def kill(event):
     if event.turn.round == 9:
         os.kill(os.getpid(), signal.SIGKILL)
 
-cf.resume(sys.argv[1], on_round=[*by_names(sys.argv[2]), kill])
+out, trackers = sys.argv[1], cf.track.by_names(sys.argv[2])
+cf.run(test_track.RUN, out=out, until=4, on_round=trackers)
+print(*test_track.tracked_ids(out), flush=True)
+cf.resume(out, on_round=[*trackers, kill])
 """
 
 
@@ -86,7 +91,9 @@ def through(proxy):
     hidden = ("WANDB_SERVICE", "CI", "PYTEST_CURRENT_TEST", "MLFLOW_DISABLE_TELEMETRY", "NO_PROXY")
     address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
     proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
-    return {name: value for name, value in os.environ.items() if name not in hidden} | proxies
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    return kept | proxies | paths
 
 
 class Killed:
@@ -96,15 +103,15 @@ class Killed:
         names = "csv,tensorboard,mlflow,wandb"
         self.folder, self.tracked = folder, folder / "tracked"
         self.straight = cf.run(RUN)
-        cf.run(RUN, out=folder, until=4, on_round=cf.track.by_names(names))
-        self.first_ids = {name: tracked_id(self.tracked / name) for name in ("mlflow", "wandb")}
         with socket.create_server(("127.0.0.1", 0)) as proxy:
             command = [sys.executable, "-c", KILLED, folder, names]
-            done = subprocess.run(command, timeout=300, env=through(proxy))
+            options = {"stdout": subprocess.PIPE, "text": True, "timeout": 300}
+            done = subprocess.run(command, env=through(proxy), **options)
             assert done.returncode == -signal.SIGKILL
             proxy.setblocking(False)
             with pytest.raises(BlockingIOError):  # nothing is sent anywhere
                 proxy.accept()
+        self.first_ids = done.stdout.split()
         self.left = readers.of_csv(self.tracked / "csv")
         self.left_events, _ = readers.of_tensorboard(self.tracked / "tensorboard")
         self.result = cf.resume(folder, on_round=cf.track.by_names(names))
@@ -157,7 +164,7 @@ def test_tensorboard_holds_the_settings(killed):
 
 def test_mlflow_holds_the_records(killed):
     client, run_id = mlflow_of(killed.tracked / "mlflow")
-    assert run_id == killed.first_ids["mlflow"]
+    assert run_id == killed.first_ids[0]
     assert readers.of_mlflow(client, run_id) == killed.expected
     run = client.get_run(run_id)
     assert (run.info.status, run.info.run_name) == ("FINISHED", killed.folder.name)
@@ -169,7 +176,7 @@ def test_mlflow_holds_the_records(killed):
 
 def test_wandb_holds_the_records(killed):
     history, config, summary, run_id = readers.of_wandb(killed.tracked / "wandb")
-    assert run_id == killed.first_ids["wandb"] == tracked_id(killed.tracked / "wandb")
+    assert [killed.first_ids[0], run_id] == tracked_ids(killed.folder) == killed.first_ids
     assert history == killed.expected
     assert (config["run.rounds"], config["folder"]) == (12, str(killed.folder))
     selected = killed.result.summary["selected"]
@@ -188,12 +195,12 @@ def test_an_mlflow_run_that_says_something_else_is_not_continued(killed):
     client, first = mlflow_of(killed.tracked / "mlflow")
     client.log_metric(first, "local/accuracy", 0.5, step=12)
     cf.resume(killed.folder, on_round=cf.track.MLflow())
-    second = tracked_id(killed.tracked / "mlflow")
+    second, _ = tracked_ids(killed.folder)
     assert second != first
     assert readers.of_mlflow(client, second) == killed.expected
     client.delete_run(second)  # by its user: it is begun again
     cf.resume(killed.folder, on_round=cf.track.MLflow())
-    third = tracked_id(killed.tracked / "mlflow")
+    third, _ = tracked_ids(killed.folder)
     assert third not in (first, second)
     assert readers.of_mlflow(client, third) == killed.expected
 
