@@ -17,7 +17,7 @@ from ..engine.observers import Watched
 from .figures import Point, Value, plain_text, selected, settings
 from .tracker import RUN_ID, Sheet, Tracker
 
-MAX_PARAMS = MAX_METRICS = 100  # in one request, by MLflow's rule for the former
+MAX_PARAMS, MAX_METRICS = 100, 1000  # in one request, by MLflow's rule
 
 
 class MLflow(Tracker):

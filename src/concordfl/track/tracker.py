@@ -7,6 +7,7 @@ run: what fails after the beginning is said, and the run goes on without it.
 
 import logging
 import math
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,7 +158,8 @@ class _Keeper:
             action()
         except Exception as error:
             if not self.is_broken:
-                way_on = f"`concordfl resume {self.run.folder} --track {self.name}` writes the rest"
+                folder = shlex.quote(str(self.run.folder))
+                way_on = f"`concordfl resume {folder} --track {self.name}` writes the rest"
                 log.warning(
                     "Tracking by %s has failed and the run goes on without it: %s%s",
                     self.name,
