@@ -43,5 +43,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "concordfl needs Python's venv module, got a $(PYTHON) without it: on Debian, apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,encoders,export,plot]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,encoders,export,plot,track]'
 	@touch $@

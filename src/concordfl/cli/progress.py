@@ -16,9 +16,9 @@ from rich.progress import (
 )
 
 from ..engine.experiment import Event
+from ..engine.observers import Observer
 from ..metrics import METRICS, criterion_in, is_better
 from ..report.tables import figure
-from ..runner import Observer
 from .braille import sparkline
 from .terminal import printable
 

@@ -1,5 +1,6 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import RenderableType
 
-from .. import runner
+from ..engine.observers import Observer
 from ..engine.records import resume_command
 from ..report import tables
 from ..report.notes import notes_on
@@ -19,13 +20,16 @@ from .terminal import complain, console, say, show
 
 def show_run(
     folder: Path,
-    work: Callable[[runner.Observer], Result],
+    work: Callable[[Observer], Result],
     *,
     title: str,
     trust: bool,
+    track: str | None = None,
 ) -> None:
     """Do the work of a run in `folder` with a progress bar, then show its figures."""
     command = resume_command(folder, trust=trust)
+    if track is not None:
+        command += f" --track {shlex.quote(track)}"
     with stoppable(f"`{command}`"), show_progress(console, title) as observe:
         result = work(observe)
     summary = result.summary

@@ -64,6 +64,7 @@ class Event(NamedTuple):
     rounds: int
     seconds: float
     record: Mapping[str, Any] | None
+    is_saved: bool = False  # whether a checkpoint holds it: a run that is killed now keeps it
 
 
 class Stop(Exception):  # noqa: N818 - a wish, not a fault
@@ -168,15 +169,16 @@ class Experiment:
             before = progress.records
             if record is not None:
                 self._record(record, progress)
-            ends = (progress.round >= end and self.records) or self.is_over(progress)
-            if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
+            ends = bool(progress.round >= end and self.records) or self.is_over(progress)
+            is_saved = ends or time.monotonic() - saved >= self.plan.checkpoint_seconds
+            if is_saved:
                 self._save(progress)
                 saved = time.monotonic()
             if ends or time.monotonic() - told >= SECONDS_BETWEEN_PROGRESS:
                 self._tell(progress)
                 told = time.monotonic()
             try:
-                self.observe(Event(turn, len(self.turns), progress.seconds, record))
+                self.observe(Event(turn, len(self.turns), progress.seconds, record, is_saved))
             except Stop:
                 if not self.is_over(progress):
                     self._end_with(turn, progress, record, before)

@@ -57,6 +57,15 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or with the first number that makes it new."""
+    folder, number = wanted, 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
+
+
 def refuse_links(folder: Path) -> None:
     """A link inside a run folder could lead reading, writing and deleting anywhere."""
     unseen = [folder]

@@ -12,6 +12,7 @@ checkpoint/                         see checkpoint.py
 models/final.safetensors            what is deployed; also `selected`
 models/clients/<client>.safetensors a client's personal part
 adapted/<client>.json, .safetensors what came of a client that joined later: see deploy/kept.py
+tracked/<tool>/                     what trackers have written: see track/
 summary.json                        the result; a run without one is not finished
 """
 

@@ -12,10 +12,11 @@ from ..core import DataError, SettingError
 from ..core.settings import received
 from ..data.dataset import FileSource
 from ..engine.experiment import ignore
+from ..engine.files import new_folder
+from ..engine.observers import Observer
 from ..report.pictures import Panel, Series
 from ..report.side_by_side import Cell, SideBySide
 from ..report.tables import last_ten_of
-from ..runner import Observer
 from ..study import compare, kept_results
 from ..study.cells import Cells, ConfigHasher, cells
 from ..study.compare import Display
@@ -74,7 +75,7 @@ def reproduce(
     }
     number = seeds or item.seeds.get(scale, 1)
     folder = out / f"reproduce-{paper.name}"
-    folder = compare.new_folder(folder) if fresh else folder
+    folder = new_folder(folder) if fresh else folder
     work = _Work(paper, scale, range(number), display, keep, fresh, compute, folder)
     found: dict[Place, Cell] = {}
     runs: dict[Place, list[Any]] = {}
