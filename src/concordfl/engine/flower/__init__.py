@@ -1,0 +1,12 @@
+"""A real federation, over Flower: a SuperLink, and a SuperNode per client.
+
+    parcel.py      what is inside Flower's records: the protocol's own bytes
+    executor.py    the server's side: an executor that brings orders to nodes elsewhere
+    host.py        the client's side: a node of one client
+    client_store.py  what a client keeps on its own disk
+    carrier.py     Flower's Grid
+    server.py      the ServerApp
+    client.py      the ClientApp
+
+`flwr` is imported by the last three alone. No method knows of it.
+"""
