@@ -95,9 +95,9 @@ class Services:
 
     def start_node(self, client, **config):
         """The SuperNode of a client; its states are in a folder of its name."""
-        config = {"name": client, "states": str(self.folder / "states" / client), **config}
+        own = {"name": client, "states": str(self.folder / "states" / client), "data": "simulated"}
         file = self.folder / f"{client}.toml"
-        file.write_text(tomli_w.dumps({"data": "simulated", **config}))
+        file.write_text(tomli_w.dumps({**own, "share": "size,labels,group,digest", **config}))
         link = ("--superlink", f"127.0.0.1:{self.port}", "--insecure")
         own = ("--host", "127.0.0.1", "--port", free_port(), "--node-config", file)
         self.start(client, "flower-supernode", *link, *own)
@@ -125,5 +125,7 @@ class Services:
     def wait_for(self, out, seconds=600):
         """Wait for a run's summary."""
         wait_until(
-            (out / "summary.json").exists, f"a summary must be there: {self.log_of('link')}", seconds
+            (out / "summary.json").exists,
+            f"a summary must be there: {self.log_of('link')}",
+            seconds,
         )

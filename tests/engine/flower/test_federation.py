@@ -57,7 +57,9 @@ def pair(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "method", [{"name": "fedavg"}, {"name": "fedconceptem", "num_models": 2}], ids=lambda m: m["name"]
+    "method",
+    [{"name": "fedavg"}, {"name": "fedconceptem", "num_models": 2}],
+    ids=lambda m: m["name"],
 )
 def test_two_supernodes_give_the_bits_of_the_simulation(pair, method):
     table = settings(2, method)
@@ -77,7 +79,13 @@ def four(tmp_path_factory):
 
 SLOW = {
     "fedavg": {},
-    "fedconceptem": {"num_models": 4, "threshold": 0.3},
+    "fedconceptem": {
+        "num_models": 4,
+        "adaptive": True,
+        "threshold": 0.245,
+        "patience": 1,
+        "tolerance": 1.0,
+    },
     "fedgmm": {},
     "fedconcat": {"clusters": 2, "encoder_rounds": 2, "head_rounds": 2, "random_inputs": 50},
     "fedvc": {},

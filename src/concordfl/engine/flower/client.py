@@ -78,9 +78,8 @@ def load_client(request: Request, own: ClientSettings) -> Hosted:
         objective = objective_of(*request.objective)
         model = model_from(settings, federation.input_shape, objective)
         setup = make_setup(settings, model, objective)
-    shares = frozenset(SHARES)  # there is nothing private in what can be made from the run file
-    secret = settings.run.noise_seed
-    return Hosted(own.name, federation, setup, Path(own.states), shares, secret)
+    secret = settings.run.noise_seed  # data that anybody can simulate have no secrets
+    return Hosted(own.name, federation, setup, Path(own.states), own.shares, secret)
 
 
 def read_config(text: str, *, trust: bool) -> Config:
@@ -89,11 +88,10 @@ def read_config(text: str, *, trust: bool) -> Config:
         table = tomllib.loads(text)
     except TOML_ERRORS:
         raise Refused("the run file must be TOML, got another text") from None
-    if own_code(table) and not trust:
-        raise Refused(
-            "code that is not concordfl's is run only where the node's config says trust=true, got "
-            + ", ".join(
-                f"{setting} = {received(name)}" for setting, name in own_code(table).items()
+    for setting, name in own_code(table).items():
+        if not trust:
+            raise Refused(
+                "a run file must not name code of its own unless the node's config says "
+                f"trust=true, got {setting} = {received(name)}"
             )
-        )
     return Config.from_table(table)
