@@ -31,10 +31,13 @@ def wait_until(is_so, what, seconds=START_SECONDS):
 
 
 class Services:
-    """The processes of a federation; `folder` holds all that they write."""
+    """The processes of a federation; `folder` holds all that they write.
 
-    def __init__(self, folder):
-        self.folder, self.port = folder, free_port()
+    With `certificates`, a folder of them, it is encrypted, and nodes must have registered keys.
+    """
+
+    def __init__(self, folder, certificates=None):
+        self.folder, self.port, self.certificates = folder, free_port(), certificates
         self.processes = {}
         home = folder / "home"
         home.mkdir(parents=True)
@@ -45,7 +48,10 @@ class Services:
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
         }
-        link = {"address": f"127.0.0.1:{self.port}", "insecure": True}
+        safety = {"insecure": True}
+        if certificates is not None:
+            safety = {"root-certificates": str(certificates / "ca.pem")}
+        link = {"address": f"127.0.0.1:{self.port}", **safety}
         config = {"superlink": {"default": "here", "here": link}}
         (home / "config.toml").write_text(tomli_w.dumps(config))
 
@@ -87,18 +93,27 @@ class Services:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def start_link(self):
-        options = ("--host", "127.0.0.1", "--port", self.port, "--insecure")
+        safety = ["--insecure"]
+        if self.certificates is not None:
+            files = {"cert": "server.pem", "key": "server.key", "ca-cert": "ca.pem"}
+            named = [(f"--ssl-{kind}file", self.certificates / n) for kind, n in files.items()]
+            safety = ["--enable-supernode-auth", *(part for pair in named for part in pair)]
+        options = ("--host", "127.0.0.1", "--port", self.port, *safety)
         self.start(
             "link", "flower-superlink", *options, "--disable-runtime-dependency-installation"
         )
         wait_until(lambda: "Uvicorn running" in self.log_of("link"), "the SuperLink must start")
 
-    def start_node(self, client, **config):
+    def start_node(self, client, key=None, certificates=None, **config):
         """The SuperNode of a client; its states are in a folder of its name."""
         own = {"name": client, "states": str(self.folder / "states" / client), "data": "simulated"}
         file = self.folder / f"{client}.toml"
         file.write_text(tomli_w.dumps({**own, "share": "size,labels,group,digest", **config}))
-        link = ("--superlink", f"127.0.0.1:{self.port}", "--insecure")
+        safety = ["--insecure"]
+        if key is not None:
+            roots = (certificates or self.certificates) / "ca.pem"
+            safety = ["--root-certificates", roots, "--auth-supernode-private-key", key]
+        link = ("--superlink", f"127.0.0.1:{self.port}", *safety)
         own = ("--host", "127.0.0.1", "--port", free_port(), "--node-config", file)
         self.start(client, "flower-supernode", *link, *own)
 
@@ -115,12 +130,18 @@ class Services:
         project = {"name": name, "version": "1.0.0", "license": "Apache-2.0", "dependencies": []}
         table = {"project": project, "tool": {"flwr": {"app": flower}}}
         (app / "pyproject.toml").write_text(tomli_w.dumps(table))
-        command = [str(BIN / "flwr"), "run", str(app), "here"]
+        self.flwr("run", app, "here")
+        return out
+
+    def flwr(self, *command):
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, cwd=self.folder
+            [str(BIN / "flwr"), *map(str, command)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return out
 
     def wait_for(self, out, seconds=600):
         """Wait for a run's summary."""

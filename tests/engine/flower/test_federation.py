@@ -133,3 +133,31 @@ def test_a_server_killed_in_mid_run_is_gone_on_with(tmp_path):
         assert services.run("killed", table, clients=2, timeout=300.0, wait=300.0) == out
         services.wait_for(out, SECONDS)
     assert_same(summary_of(out), expected(table))
+
+
+@pytest.mark.slow
+def test_encrypted_with_registered_nodes_alone(tmp_path):
+    """A node without a registered key, or with other root certificates, takes no part."""
+    import flower_keys
+
+    for name in ("ours", "others"):
+        flower_keys.write_certificates(tmp_path / name)
+    table = settings(2, {"name": "fedavg"})
+    clients = ("client-0", "client-1", "unregistered", "misled")
+    with Services(tmp_path / "services", tmp_path / "ours") as services:
+        for client in clients:
+            flower_keys.write_node_key(tmp_path / client)
+        for client in ("client-0", "client-1", "misled"):
+            services.flwr("supernode", "register", tmp_path / f"{client}.pub", "here")
+        services.start_node("unregistered", tmp_path / "unregistered")
+        services.start_node("misled", tmp_path / "misled", tmp_path / "others")
+        for client in ("client-0", "client-1"):
+            services.start_node(client, tmp_path / client)
+        out = services.run("safe", table, clients=2, timeout=300.0, wait=300.0)
+        services.wait_for(out, SECONDS)
+        logs = {client: services.log_of(client) for client in clients}
+    assert_same(summary_of(out), expected(table))
+    assert {client for client in clients if "SuperNode ID" in logs[client]} == {
+        "client-0", "client-1"
+    }  # fmt: skip
+    assert "CERTIFICATE_VERIFY_FAILED" in logs["misled"]

@@ -324,7 +324,7 @@ class RemoteNodes:
     def _node_of(self, id: ClientId) -> NodeId | None:
         """A client's node, if it is there with the data that the run began with."""
         node = self.meeting.node_of(id)
-        known = node is not None and tree.equal(self.meeting.cards[node], self.roster[id])
+        known = node is not None and self.meeting.cards[node].is_same(self.roster[id])
         return node if known else None
 
     def _collect(self, errands: Sequence[Errand]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...core import FormatError, Order, Outcome, tree
 from ...core.protocol import Message
+from ..files import canonical_json
 
 RUN_ID = re.compile("[0-9a-f]{32}")
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -74,6 +75,10 @@ class Card(NamedTuple):
     sizes: dict[str, int]  # of its splits
     preprocessing: dict[str, Any]  # how examples are read, see Preprocessing.to_record
     labels: list[int] | None = None  # of the training examples, where the client shares them
+
+    def is_same(self, other: "Card") -> bool:
+        """Also where one of them was kept in a file."""
+        return canonical_json(self) == canonical_json(other)
 
 
 class _Answer(NamedTuple):
