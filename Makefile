@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS ?= dev,encoders,export,plot # and flower, with which its tests are not skipped
+EXTRAS ?= dev,encoders,export,plot,track # and flower, with which its tests are not skipped
 export OMP_NUM_THREADS := 1
 
 .PHONY: demo test lint type format bench slow clean

@@ -1,39 +1,56 @@
 """The pictures of the docs: `python docs/make_pictures.py`."""
 
-import re
-from contextlib import nullcontext
+import io
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw
-from rich.console import Console
 
 from concordfl import Key
-from concordfl.config import read_table
 from concordfl.data.datasets import DATASETS
-from concordfl.engine.experiment import ignore
-from concordfl.report.tables import comparison_parts
 from concordfl.scenarios.corruptions import CORRUPTIONS, corrupt
-from concordfl.study.cells import cells
-from concordfl.study.compare import compare
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from report.conftest import start_chromium  # noqa: E402
+
+SECONDS_TO_DRAW = 2.0
+MARGIN = 32  # pixels around parts of a page
 
 
-def demo(out: Path) -> None:
-    """What `make demo` ends in."""
-    configs = cells(
-        read_table(HERE.parent / "experiments/demo.toml"),
-        ["local", "fedavg", "fedavg-ft", "ifca", "fedem", "fedconceptem"],
-        [0],
+def report(folder: Path) -> None:
+    """What `make demo` ends in, as a browser shows it: the headline, and two of the pictures."""
+    subprocess.run(["make", "demo"], cwd=HERE.parent, check=True)
+    driver = start_chromium()
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
-    compared = compare(configs, out, lambda _: nullcontext(ignore))
-    with open("/dev/null", "w") as nowhere:
-        console = Console(record=True, width=100, file=nowhere)
-        for part in comparison_parts("demo, 1 seed", compared.figures):
-            console.print(part, markup=False, highlight=False)
-    svg = console.export_svg(title="make demo")
-    # The picture must not fetch a font from anywhere.
-    (HERE / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+    driver.get((folder / "report.html").as_uri())
+    parts = ("header", "#section-comparison figure", "#section-likeness")
+    shots = [_shot(driver, part) for part in parts]
+    driver.quit()
+    width, height = max(s.width for s in shots), sum(s.height + MARGIN for s in shots)
+    paper = shots[0].getpixel((0, 0))
+    sheet = Image.new("RGB", (width + 2 * MARGIN, height), paper)
+    top = 0
+    for shot in shots:
+        sheet.paste(shot, (MARGIN, top))
+        top += shot.height + MARGIN
+    few_colours = sheet.convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
+    few_colours.save(HERE / "report.png", optimize=True)
+
+
+def _shot(driver: Any, selector: str) -> Image.Image:
+    """A part of the page, once its charts are drawn."""
+    element = driver.find_element("css selector", selector)
+    driver.execute_script("arguments[0].scrollIntoView()", element)
+    time.sleep(SECONDS_TO_DRAW)
+    return Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB")
 
 
 def corruptions() -> None:
@@ -71,5 +88,5 @@ def corruptions() -> None:
 
 
 if __name__ == "__main__":
-    demo(HERE.parent / "runs" / "compare-demo")
+    report(HERE.parent / "runs" / "compare-demo")
     corruptions()

@@ -7,7 +7,7 @@
 import typing
 
 if typing.TYPE_CHECKING:
-    from . import algorithms
+    from . import algorithms, track
     from .comparison import compare
     from .core import (
         ANY_KIND,
@@ -91,6 +91,7 @@ __all__ = [
     "load",
     "resume",
     "run",
+    "track",
     "tree",
     "tune",
 ]
@@ -122,7 +123,7 @@ if not typing.TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        if name == "algorithms":
+        if name in ("algorithms", "track"):
             return importlib.import_module(f"{__name__}.{name}")
         home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'core')}")
         found = globals()[name] = getattr(home, name)

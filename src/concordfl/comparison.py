@@ -1,6 +1,6 @@
 """`compare` in Python: several methods and seeds on the same data, in memory or in folders."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from numbers import Integral
@@ -12,8 +12,8 @@ from .config import Config
 from .core import Algorithm, SettingError
 from .core.own_code import is_given
 from .core.settings import received
+from .engine.observers import OneObserver, OnRound, observers_of
 from .inputs import AlgorithmLike, Inputs, ModelLike, as_algorithm, read_inputs, refuse_one_method
-from .runner import Observer, all_of
 from .study import compare as study
 from .study.cells import Cells, ConfigHasher, cells
 from .study.compare import Comparison
@@ -31,7 +31,7 @@ def compare(
     label: str | Sequence[str] | None = None,
     model: ModelLike | None = None,
     out: str | Path | None = None,
-    on_round: Observer | Iterable[Observer] = (),
+    on_round: OnRound = (),
     **settings: Any,
 ) -> Comparison:
     """Run several methods, each with several seeds, on the same clients.
@@ -48,13 +48,13 @@ def compare(
         source, clients=clients, client=client, label=label, model=model, **settings
     )
     rows = _rows(inputs, algorithms, _seeds(inputs, seeds))
-    observe, hasher = all_of(on_round), ConfigHasher()
+    observers, hasher = observers_of(on_round), ConfigHasher()
     if out is not None:
         _refuse_mix_ups(rows, Path(out), hasher)
 
     @contextmanager
-    def display(_: str) -> Iterator[Observer]:
-        yield observe
+    def display(_: str) -> Iterator[Sequence[OneObserver]]:
+        yield observers
 
     return study.compare(rows, None if out is None else Path(out), display, hasher=hasher)
 

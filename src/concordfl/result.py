@@ -19,6 +19,7 @@ from .deploy.finished import FinishedRun
 from .deploy.module import deployed_model
 from .engine.records import RunFolder
 from .metrics import METRICS
+from .report.runs import Runs
 
 ClientName = ClientId | int  # whole numbers are names too
 
@@ -174,6 +175,15 @@ class Result:
     def export(self, path: str | Path, client: ClientName | None = None) -> Path:
         """Write `model(client)` to a file: .safetensors, .onnx or .pt2, see `deploy.export`."""
         return export.write(self.finished, Path(path), _id(client))
+
+    def report(self, file: str | Path) -> Path:
+        """Write an .html file that shows the run: who is like whom, and every client's card."""
+        from .study import reports  # which is about results
+
+        reports.check_file(Path(file))
+        name = str(self.summary["algorithm"])
+        reports.write(name, Runs([reports.of_result(self, name)]), Path(file))
+        return Path(file)
 
     def save(self, folder: str | Path) -> "Result":
         """Write the run to a new folder, from which `load` reads it; the result of that.

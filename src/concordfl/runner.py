@@ -4,7 +4,7 @@ together.
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,14 +34,13 @@ from .deploy.saving import write_models
 from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
-from .engine.experiment import Event, Experiment
+from .engine.experiment import Experiment
+from .engine.observers import OneObserver, OnRound, Watched, Watcher, observers_of, watching
 from .engine.records import ExecutorChoice, RunFolder, WarningFacts
 from .engine.roster import Roster
 from .inputs import AlgorithmLike, ModelLike, Source, load_config
 from .result import Opened, Result
 from .revision import code_revision
-
-Observer = Callable[[Event], object]
 
 
 def run(
@@ -59,7 +58,7 @@ def run(
     batch_size: int | None = None,
     out: str | Path | None = None,
     until: int | None = None,
-    on_round: Observer | Iterable[Observer] = (),
+    on_round: OnRound = (),
     **sections: Mapping[str, Any],
 ) -> Result:
     """Run a federation: from a TOML file, a dict of sections, or settings given by name.
@@ -73,13 +72,13 @@ def run(
     model: a name, a table, a `torch.nn.Module`, or a function that builds one.
     algorithm: a name, a table, or an object, also of a class that is registered nowhere.
     on_round: called with an `Event` after every round; several functions are called in turn. One
-        that raises `Stop` ends the run with that round.
+        that raises `Stop` ends the run with that round. Trackers (`track`) go here too.
     sections: the sections of a run file as dicts; those not given have their defaults.
 
     With `out`, a new folder, everything is written there and a killed run can be taken up again by
     `resume`; so can one that is played only `until` a round.
     """
-    observe = all_of(on_round)
+    observers = observers_of(on_round)
     _check_until(until)
     settings = load_config(
         source,
@@ -96,10 +95,10 @@ def run(
         **sections,
     )
     if out is None:
-        return _run(settings, None, observe, until)
+        return _run(settings, None, observers, until)
     settings, files = with_files(configuration.with_fixed_paths(settings))
     with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, observe, until)
+        return _run(settings, folder, observers, until)
 
 
 def resume(
@@ -108,7 +107,7 @@ def resume(
     model: nn.Module | Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
     until: int | None = None,
-    on_round: Observer | Iterable[Observer] = (),
+    on_round: OnRound = (),
     trust: bool = False,
 ) -> Result:
     """Go on with the run in the folder `out` where it stopped, bit for bit; to its end, or `until`
@@ -118,12 +117,13 @@ def resume(
     a notebook, is given again. A model, method or embedding `package.module:name` is code that the
     folder asks to run: it is refused unless you `trust` the folder.
     """
+    observers = observers_of(on_round)
     _check_until(until)
     with RunFolder.open(Path(out)) as folder:
         settings = configuration.read_run_folder(
             folder.path, trust=trust, model=model, algorithm=algorithm
         )
-        return _run(settings, folder, on_round, until)
+        return _run(settings, folder, observers, until)
 
 
 def go_on(
@@ -131,13 +131,14 @@ def go_on(
     out: Path,
     *,
     until: int | None = None,
-    on_round: Observer | Iterable[Observer] = (),
+    on_round: OnRound = (),
 ) -> Result:
     """Go on with a run that this process has begun in the folder `out` with these settings, which
     may hold objects that no folder can.
     """
+    observers = observers_of(on_round)
     with RunFolder.open(out) as folder:
-        return _run(settings, folder, on_round, until)
+        return _run(settings, folder, observers, until)
 
 
 def _check_until(until: int | None) -> None:
@@ -145,34 +146,20 @@ def _check_until(until: int | None) -> None:
         raise SettingError(f"until must be a round >= 1, got {received(until)}")
 
 
-def all_of(on_round: Observer | Iterable[Observer]) -> Callable[[Event], None]:
-    """One observer for one or several."""
-    several: Any = on_round if isinstance(on_round, Iterable) else (on_round,)
-    observers: tuple[Observer, ...] = (on_round,) if callable(on_round) else tuple(several)
-    for one in observers:
-        if not callable(one):
-            raise SettingError(
-                f"on_round must be a function or a list of functions, got {received(one)}"
-            )
-
-    def observe(event: Event) -> None:
-        for one in observers:
-            one(event)
-
-    return observe
-
-
 def _run(
     settings: Config,
     folder: RunFolder | None,
-    on_round: Observer | Iterable[Observer],
+    observers: Sequence[OneObserver],
     until: int | None,
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
         _require_network(folder, settings, finished)
+        _show_finished(folder, settings, finished, observers)
         return Result.of_folder(folder, settings, finished)
     began = time.monotonic()
+    if folder is not None:
+        folder.show_running()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
         _require_simulation(recorded, folder)
@@ -190,18 +177,19 @@ def _run(
         folder.write_executor({**choice._asdict(), "device": model.device.type})
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, setup)
-        experiment = Experiment(
-            setup, roster, settings.run, executor, folder, all_of(on_round), identity
-        )
+        experiment = Experiment(setup, roster, settings.run, executor, folder, identity=identity)
         progress = experiment.restore()
         set_up = time.monotonic() - began
-        experiment.run(progress, until)
-        data = _data_facts(settings, federation, experiment)
-        summary = summarise(settings, experiment, progress, choice.reason, data)
-        summary["seconds"]["set_up"] = set_up
-        if folder is not None and experiment.is_over(progress):
-            write_models(folder, settings.algorithm, progress, executor.personal_parts())
-            folder.write_summary(summary)
+        watched = _watched(settings, folder, experiment.records)
+        with watching(observers, watched) as experiment.observe:
+            experiment.run(progress, until)
+            data = _data_facts(settings, federation, experiment)
+            summary = summarise(settings, experiment, progress, choice.reason, data)
+            summary["seconds"]["set_up"] = set_up
+            if folder is not None and experiment.is_over(progress):
+                write_models(folder, settings.algorithm, progress, executor.personal_parts())
+                folder.write_summary(summary)
+            watched.summary = summary if experiment.is_over(progress) else None
         if folder is not None:
             return Result.of_folder(folder, settings, summary)
         states = dict(executor.personal_parts()) if settings.algorithm.personal else {}
@@ -216,6 +204,32 @@ def _require_simulation(recorded: ExecutorChoice, folder: RunFolder | None) -> N
             "a run whose clients are elsewhere must be gone on with by Flower, with the same out, "
             f"got {folder and folder.path}"
         )
+
+
+def _watched(
+    settings: Config,
+    folder: RunFolder | None,
+    records: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any] | None = None,
+) -> Watched:
+    if folder is not None:
+        path = folder.path.resolve()
+        return Watched(path.name, settings.to_table(), path, records, summary)
+    name = f"{algorithm_name(settings.algorithm)}-seed{settings.run.seed}"
+    return Watched(name, settings.to_table(), None, records)
+
+
+def _show_finished(
+    folder: RunFolder,
+    settings: Config,
+    summary: Mapping[str, Any],
+    observers: Sequence[OneObserver],
+) -> None:
+    """Let watchers see a run that was finished before."""
+    watchers = [one for one in observers if isinstance(one, Watcher)]
+    if watchers:
+        with watching(watchers, _watched(settings, folder, folder.read_records(), summary)):
+            pass
 
 
 def _require_network(folder: RunFolder, settings: Config, summary: Mapping[str, Any]) -> None:

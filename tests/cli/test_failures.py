@@ -255,7 +255,7 @@ def children(parent):
 
 
 def test_what_came_in_the_way_of_the_figures_is_said():
-    from concordfl.cli.results import notes_on
+    from concordfl.report.notes import notes_on
 
     failure = {"client": "a", "stage": "s", "step": "train", "round": 2, "reason": "failed"}
     summary = {

@@ -10,13 +10,16 @@ from .compare import compare
 from .data import app as data_app
 from .export import export
 from .list import list_known
+from .plot import plot
 from .predict import predict
+from .report import report
 from .reproduce import reproduce
 from .resume import resume
 from .run import run
 from .score import score
 from .terminal import say
 from .tune import tune
+from .watch import watch
 
 app = typer.Typer(
     name="concordfl",
@@ -48,8 +51,11 @@ def _options(
 app.command("list")(list_known)
 app.command("run")(run)
 app.command("resume")(resume)
+app.command("watch")(watch)
 app.command("compare")(compare)
 app.command("tune")(tune)
+app.command("report")(report)
+app.command("plot")(plot)
 app.command("reproduce")(reproduce)
 app.command("adapt")(adapt)
 app.command("predict")(predict)

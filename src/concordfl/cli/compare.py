@@ -1,5 +1,7 @@
 """`concordfl compare`."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -7,11 +9,12 @@ import typer
 
 from .. import config as configuration
 from ..core import SettingError
-from ..engine.files import write_atomically
+from ..engine.files import make_folder, new_folder, write_atomically
+from ..engine.observers import OneObserver
 from ..engine.plan import Plan
 from ..report import curves, export_table, tables
 from ..study import compare as comparison
-from ..study import kept_results
+from ..study import kept_results, reports
 from ..study.cells import Cells, ConfigHasher, assign, vary
 from .options import (
     AlgorithmsOption,
@@ -24,8 +27,10 @@ from .options import (
     RunFile,
     SeedsOption,
     SetOption,
+    TrackOption,
     assignments,
     known_names,
+    trackers,
 )
 from .progress import show_progress
 from .results import show_parts, stoppable
@@ -78,18 +83,22 @@ def compare(
             help="Write all figures to a .csv file, a row per method and seed.", show_default=False
         ),
     ] = None,
+    report: Annotated[
+        bool, typer.Option(help="Write a page that shows all of it, in the folder of the runs.")
+    ] = True,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
     device: DeviceOption = None,
     keep: KeepOption = False,
     fresh: FreshOption = False,
+    track: TrackOption = None,
 ) -> None:
     """Run several methods on the same federation and show one table.
 
     Finished runs are reused, and so are the results kept beside the run file.
     """
-    names = known_names(algorithms)
+    names, tracked = known_names(algorithms), trackers(track)
     given = assignments(set, executor=executor, device=device)
     table = assign(configuration.read_table(file), given, names)
     # What can be refused is refused before any work is done.
@@ -103,18 +112,24 @@ def compare(
         curves.kind_of(curve)
     folder = out or Path("runs") / f"compare-{file.stem}"
     if fresh and out is None:
-        folder = comparison.new_folder(folder)
+        folder = new_folder(folder)
     if tuned or grid:
         _check_tuned(tuned, variations)
         table = tuned_table(file.stem, table, names, grid, folder)
         cells = _cells(table, names, seeds, variations)
     if curve is not None:
         comparison.require_history(cells, kept, hasher)
+
+    @contextmanager
+    def display(title: str) -> Iterator[Sequence[OneObserver]]:
+        with show_progress(console, title) as observe:
+            yield [observe, *tracked]
+
     with stoppable(f"the same command with --out {folder}" if fresh else "the same command"):
         found = comparison.compare(
             cells,
             folder,
-            lambda title: show_progress(console, title),
+            display,
             kept,
             hasher=hasher,
             keep_beside=file if keep else None,
@@ -135,9 +150,20 @@ def compare(
     notes = [
         beside and beside.describe_ignored(),
         kept_results.describe_kept(found.kept, found.num_cells),
+        "Kept results are not tracked: --fresh computes all anew"
+        if tracked and found.kept
+        else None,
         f"Runs are in {folder}" if len(found.kept) < found.num_cells else None,
+        f"The report is {_write_report(title, found, folder)}" if report else None,
     ]
     say(*(note for note in notes if note))
+
+
+def _write_report(title: str, found: comparison.Comparison, folder: Path) -> Path:
+    file = folder / "report.html"
+    make_folder(folder)
+    reports.write(title, reports.of_comparison(found), file)
+    return file
 
 
 def _check_tuned(tuned: bool, variations: list[str]) -> None:

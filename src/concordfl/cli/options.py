@@ -10,6 +10,7 @@ from ..by_name import registered
 from ..core import SettingError
 from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
+from ..track import TRACKERS, Tracker, by_names
 
 AlgorithmsOption = Annotated[
     str,
@@ -49,6 +50,15 @@ GridOption = Annotated[
         show_default=False,
     ),
 ]
+TrackOption = Annotated[
+    str | None,
+    typer.Option(
+        "--track",
+        metavar="NAME,...",
+        help=f"Write settings and figures for other tools too: {', '.join(TRACKERS)}.",
+        show_default=False,
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -84,6 +94,11 @@ def assignments(
     """What `--set` and the options for single settings override, in the form of `--set`."""
     options = {"seed": seed, "executor": executor, "device": device}
     return given + [f"run.{key}={value!r}" for key, value in options.items() if value is not None]
+
+
+def trackers(names: str | None) -> list[Tracker]:
+    """Those that `--track` names."""
+    return [] if names is None else by_names(names)
 
 
 def known_names(algorithms: str) -> list[str]:

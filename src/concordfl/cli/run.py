@@ -10,7 +10,7 @@ from .. import runner
 from ..by_name import algorithm_name
 from ..core import SettingError
 from ..core.settings import received
-from ..study import compare as comparison
+from ..engine.files import new_folder
 from ..study.cells import method_table
 from .options import (
     DeviceOption,
@@ -19,8 +19,10 @@ from .options import (
     RunFile,
     SeedOption,
     SetOption,
+    TrackOption,
     assignments,
     known_name,
+    trackers,
 )
 from .preview import preview
 from .results import show_parts, show_run
@@ -43,8 +45,10 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")
     ] = False,
+    track: TrackOption = None,
 ) -> None:
     """Run one method as a run file says."""
+    tracked = trackers(track)
     _refuse_compared(set)
     given = assignments(set, seed=seed, executor=executor, device=device)
     settings = _settings(configuration.read_table(file), given, algorithm)
@@ -52,14 +56,13 @@ def run(
         _show_preview(settings)
         return
     name = algorithm_name(settings.algorithm)
-    folder = out or comparison.new_folder(
-        Path("runs") / f"{file.stem}-{name}-seed{settings.run.seed}"
-    )
+    folder = out or new_folder(Path("runs") / f"{file.stem}-{name}-seed{settings.run.seed}")
     show_run(
         folder,
-        lambda observe: runner.run(settings, out=folder, on_round=observe),
+        lambda observe: runner.run(settings, out=folder, on_round=[observe, *tracked]),
         title=name,
         trust=bool(settings.own_code()),
+        track=track,
     )
 
 

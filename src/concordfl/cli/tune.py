@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 
 from .. import config as configuration
+from ..engine.observers import Observer
 from ..metrics import METRICS
 from ..report import tables
-from ..runner import Observer
 from ..study import tune as tuning
 from ..study.cells import assign
 from ..study.grid import Grid, parse_grid

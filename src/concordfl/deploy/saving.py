@@ -14,6 +14,7 @@ from ..engine.checkpoint import Progress
 from ..engine.experiment import schedule
 from ..engine.files import one_line
 from ..engine.records import NO_RECORDS, SUMMARY_FILE, RunFolder
+from ..engine.running import RUNNING_FILE
 from .finished import FinishedRun
 from .kept import InFolder
 
@@ -72,8 +73,8 @@ def copy(folder: Path, path: Path) -> None:
     source = RunFolder.open(folder).path
 
     def left_out(inside: str, names: list[str]) -> set[str]:
-        later = {".lock", SUMMARY_FILE} if Path(inside) == source else {".lock"}
-        return later.intersection(names)
+        left = {".lock", RUNNING_FILE} | ({SUMMARY_FILE} if Path(inside) == source else set())
+        return left.intersection(names)
 
     with RunFolder.create(path, "") as made, one_line(path, "written"):
         shutil.copytree(source, made.path, ignore=left_out, dirs_exist_ok=True)

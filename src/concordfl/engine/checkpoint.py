@@ -269,6 +269,21 @@ def load(
     raise CheckpointError(f"{folder} must hold a checkpoint, got none")
 
 
+def newest_manifest(folder: Path) -> tuple[Manifest | None, list[str]]:
+    """The newest manifest that is whole, of a run that another process may be writing, and a line
+    for every newer one that is not.
+    """
+    problems: list[str] = []
+    for round in _manifest_rounds(folder):
+        try:
+            return _read_manifest(folder, round), problems
+        except (FormatError, CheckpointError) as error:
+            file = _manifest_file(folder, round)
+            if file.exists():  # else the run has dropped it meanwhile
+                problems.append(f"{file.name}: {error}")
+    return None, problems
+
+
 def _restore(
     folder: Path,
     manifest: Manifest,

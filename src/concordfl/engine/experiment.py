@@ -43,6 +43,7 @@ from .traffic import Publications
 MAX_ATTEMPTS = 20  # to reach anybody in a stage that training builds on
 MAX_ORDERS_PER_ROUND = 1000  # orders of a repeated round are numbered from here on
 MAX_FAILURES_RECORDED = 100
+SECONDS_BETWEEN_PROGRESS = 1.0  # that is written for whoever watches
 
 ClientRows = dict[ClientId, dict[str, Any]]
 
@@ -63,6 +64,7 @@ class Event(NamedTuple):
     rounds: int
     seconds: float
     record: Mapping[str, Any] | None
+    is_saved: bool = False  # whether a checkpoint holds it: a run that is killed now keeps it
 
 
 class Stop(Exception):  # noqa: N818 - a wish, not a fault
@@ -154,7 +156,8 @@ class Experiment:
         return len(later) >= self.plan.patience
 
     def _play_all(self, progress: Progress, end: int) -> None:
-        saved = time.monotonic()
+        saved = told = time.monotonic()
+        self._tell(progress)
         while (progress.round < end or not self.records) and not self.is_over(progress):
             turn = self.turns[progress.round]
             began = time.monotonic()
@@ -166,12 +169,16 @@ class Experiment:
             before = progress.records
             if record is not None:
                 self._record(record, progress)
-            ends = (progress.round >= end and self.records) or self.is_over(progress)
-            if ends or time.monotonic() - saved >= self.plan.checkpoint_seconds:
+            ends = bool(progress.round >= end and self.records) or self.is_over(progress)
+            is_saved = ends or time.monotonic() - saved >= self.plan.checkpoint_seconds
+            if is_saved:
                 self._save(progress)
                 saved = time.monotonic()
+            if ends or time.monotonic() - told >= SECONDS_BETWEEN_PROGRESS:
+                self._tell(progress)
+                told = time.monotonic()
             try:
-                self.observe(Event(turn, len(self.turns), progress.seconds, record))
+                self.observe(Event(turn, len(self.turns), progress.seconds, record, is_saved))
             except Stop:
                 if not self.is_over(progress):
                     self._end_with(turn, progress, record, before)
@@ -504,6 +511,19 @@ class Experiment:
             make_folder(folder)
             clients = self.executor.save(folder, progress.round)
             checkpoint.save(folder, progress, keep, clients, self.identity)
+
+    def _tell(self, progress: Progress) -> None:
+        """Let whoever watches the folder know how far the run is."""
+        if self.folder is not None:
+            next_turn = self.turns[min(progress.round, len(self.turns) - 1)]
+            self.folder.write_progress(
+                {
+                    "round": progress.round,
+                    "rounds": len(self.turns),
+                    "stage": next_turn.stage.name,
+                    "seconds": progress.seconds,
+                }
+            )
 
     # --- the result -------------------------------------------------------------------------------
 

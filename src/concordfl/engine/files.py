@@ -32,7 +32,7 @@ MAX_NAME_BYTES = 200  # of a file's name without its ending; file systems allow 
 READABLE_BYTES = 100  # of a name that is too long are kept, before its digest
 
 # Windows knows neither flag, and has no links or pipes that anybody could lay there unnoticed.
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 # --- names and folders ----------------------------------------------------------------------------
@@ -55,6 +55,15 @@ def file_name(id: str, ending: str) -> str:
 def make_folder(path: Path) -> None:
     with one_line(path, "made"):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or with the first number that makes it new."""
+    folder, number = wanted, 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
 
 
 def refuse_links(folder: Path) -> None:
@@ -93,9 +102,11 @@ def one_line(path: Path, action: str) -> Iterator[None]:
 # --- bytes ----------------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
+def write_atomically(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Write beside `path`, force to disk, then rename: a kill leaves the old file or the new one,
     never half of one.
+
+    What is not `durable` is not forced to disk, which takes long: only a power cut damages it.
     """
     partial = path.with_name(path.name + ".partial")
     with one_line(path, "written"):
@@ -103,9 +114,11 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         with open(partial, "xb") as file:  # never through a link that lies there
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(partial, path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
 
 
 @contextmanager
@@ -121,7 +134,7 @@ def open_file(path: Path, mode: str) -> Iterator[IO[bytes]]:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | _NO_LINK, 0o666)
+    return os.open(path, flags | NO_LINK, 0o666)
 
 
 def read_file(path: Path) -> bytes:
@@ -217,6 +230,7 @@ class SealedJson(Generic[Content]):
     format: int
     advice: str = ""  # what to do about a damaged file; {folder} stands for the folder it lies in
     indent: int | None = None
+    durable: bool = True  # forced to disk whenever it is written
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Content]:
@@ -225,7 +239,8 @@ class SealedJson(Generic[Content]):
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         body = json.loads(to_json({"format": self.format, **content}))
         check_schema(self._adapter, _without_frame(body))
-        write_atomically(path, to_json({**body, "sha256": _digest(body)}, self.indent) + "\n")
+        sealed = to_json({**body, "sha256": _digest(body)}, self.indent) + "\n"
+        write_atomically(path, sealed, durable=self.durable)
 
     def read(self, path: Path) -> Content | None:
         """What was written to `path`, without format and sha256; None where there is no file."""

@@ -4,19 +4,24 @@ config.toml                         the settings of the run
 examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
 executor.json                       how it is run: executor, workers, device
+progress.json                       how far it is, for whoever watches it
+.running                            locked while it runs: see running.py
 records.jsonl                       a line per evaluated round
 clients/round-00000005.npz          the figures of every client in an evaluated round
 checkpoint/                         see checkpoint.py
 models/final.safetensors            what is deployed; also `selected`
 models/clients/<client>.safetensors a client's personal part
 adapted/<client>.json, .safetensors what came of a client that joined later: see deploy/kept.py
+tracked/<tool>/                     what trackers have written: see track/
 summary.json                        the result; a run without one is not finished
 """
 
 import hashlib
 import os
 import reprlib
+import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, Self
@@ -37,6 +42,7 @@ from ..core import (
     WorkerCount,
     tree,
 )
+from ..core.settings import MAX_COUNT
 from ..data.memory import FILE_NAME as EXAMPLES_FILE
 from . import client_table
 from .client_table import ClientRows, Columns
@@ -56,12 +62,16 @@ from .files import (
     to_json,
     write_atomically,
 )
+from .running import RUNNING_FILE, Sign
 from .sealed_tensors import join_header, seal_client_tree, split_header, verify_client_tree
 
 RECORD_FORMAT = 1
 MODEL_FORMAT = 1
+PROGRESS_FILE = "progress.json"
 # what is written before the first round is played
-BEFORE_FIRST_ROUND = ("config.toml", EXAMPLES_FILE, "federation.json", "executor.json")
+BEFORE_FIRST_ROUND = (
+    *("config.toml", EXAMPLES_FILE, "federation.json", "executor.json", PROGRESS_FILE),
+)
 
 
 # --- what the files hold --------------------------------------------------------------------------
@@ -167,6 +177,15 @@ class ExecutorChoice(TypedDict):
     device: Literal["cpu", "cuda", "mps"]
 
 
+class ProgressFacts(TypedDict):
+    """How far a run is."""
+
+    round: CountOrZero  # rounds played
+    rounds: CountOrZero  # of all stages
+    stage: str  # of the round that is played next
+    seconds: NonNegative
+
+
 REWRITE = "remove it and `concordfl resume {folder}` writes it again"
 SUMMARY_FILE = "summary.json"
 # A finished run is only read: without its summary it is not finished.
@@ -174,6 +193,9 @@ REWRITE_BOTH = "remove it and summary.json, and `concordfl resume {folder}` writ
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
 EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE_BOTH)
 FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE_BOTH)
+PROGRESS = SealedJson(
+    ProgressFacts, format=1, advice="the run writes it again when it goes on", durable=False
+)
 
 
 class RecordsSeal(NamedTuple):
@@ -199,6 +221,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoint"
         self.records_file = path / "records.jsonl"
         self._lock = FileLock(path / ".lock")
+        self._sign = Sign(path)
 
     @classmethod
     def create(
@@ -250,6 +273,7 @@ class RunFolder:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        self._sign.take_down()
         self._lock.release()
 
     # --- how it is run ----------------------------------------------------------------------------
@@ -279,6 +303,23 @@ class RunFolder:
     def read_federation(self) -> FederationFacts | None:
         return FEDERATION.read(self.path / "federation.json")
 
+    # --- for whoever watches ----------------------------------------------------------------------
+
+    def show_running(self) -> None:
+        """Let others see that a run is under way; the sign ends with the lock."""
+        self._sign.show()
+
+    def write_progress(self, progress: ProgressFacts) -> None:
+        """How far the run is. It does not depend on the file: where it cannot be written, nobody
+        sees it.
+        """
+        self.show_running()
+        with suppress(CheckpointError):
+            PROGRESS.write(self.path / PROGRESS_FILE, progress)
+
+    def read_progress(self) -> ProgressFacts | None:
+        return PROGRESS.read(self.path / PROGRESS_FILE)
+
     # --- records ----------------------------------------------------------------------------------
 
     def append_record(self, record: Mapping[str, Any]) -> RecordsSeal:
@@ -296,6 +337,16 @@ class RunFolder:
     def read_records(self) -> list[dict[str, Any]]:
         data = _read_records(self.records_file)
         self._verify_final_records(data)
+        return self._parse_records(data)
+
+    def read_records_so_far(self) -> list[dict[str, Any]]:
+        """The records of a run that another process may be writing: its last line counts once its
+        end is there.
+        """
+        data = _read_records(self.records_file)
+        return self._parse_records(data[: data.rfind(b"\n") + 1])
+
+    def _parse_records(self, data: bytes) -> list[dict[str, Any]]:
         lines = data.split(b"\n")
         return [self._parse_record(number, line) for number, line in enumerate(lines, 1) if line]
 
@@ -313,9 +364,12 @@ class RunFolder:
             if not isinstance(record, dict):
                 raise FormatError(f"it must be a JSON object, got {reprlib.repr(record)}")
             check_format(record.pop("format", None), RECORD_FORMAT)
-            if type(record.get("round")) is not int:
-                found = reprlib.repr(record.get("round"))
-                raise FormatError(f"round must be a whole number, got {found}")
+            round = record.get("round")
+            if type(round) is not int or not 0 <= round <= MAX_COUNT:
+                found = reprlib.repr(round)
+                raise FormatError(
+                    f"round must be a whole number from 0 to {MAX_COUNT}, got {found}"
+                )
         return record
 
     # --- figures of every client ------------------------------------------------------------------
@@ -409,6 +463,11 @@ class RunFolder:
         return self.path / "models" / "clients" / file_name(id, ".safetensors")
 
 
+def resume_command(path: Path, *, trust: bool) -> str:
+    """How a user goes on with a run."""
+    return f"concordfl resume {shlex.quote(str(path))}" + " --trust" * trust
+
+
 def _read_leftovers(path: Path, *, locked: bool = False) -> dict[str, bytes]:
     """What a start that failed has left in `path`; a folder that holds anything else is refused.
 
@@ -446,7 +505,7 @@ def _counts(entry: Path) -> bool:
     """Whether a file makes a folder a used one: not what a run that was killed at once leaves
     behind.
     """
-    return entry.name != ".lock" and entry.suffix != ".partial"
+    return entry.name not in (".lock", RUNNING_FILE) and entry.suffix != ".partial"
 
 
 def _encode(config: str) -> bytes:

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Client, ClientId, Examples, Key
+from ..core import ClientId, Examples, Key
 from ..deploy.finished import FinishedRun
 from ..report.pictures import Panel, Series
+from ..report.runs import Rows, mixture_weights
 from ..study.kept_results import evaluated_round
+from ..study.portraits import labels_by_model as labels_of_models
 from ..toolbox import mixture
 from .run_folder import clients_of, folder_of
 
@@ -43,24 +45,9 @@ def labels_by_model(finished: FinishedRun) -> dict[str, Any]:
     """Figure 9: the share of every label's examples that is assigned to each model, and how far
     labels are from being shared out alike: their mean distance, in total variation, from all.
     """
-    federation, names = finished.federation(), finished.preprocessing.classes
-    weights = _weights(finished, finished.summary["rounds"])
-    models = list(next(iter(weights.values())))
-    train = {id: federation.splits(id).train for id in weights}
-    gamma = torch.cat(
-        [
-            _responsibilities(finished, finished.client(id, train[id]), own)
-            for id, own in weights.items()
-        ]
-    )
-    labels = torch.cat([train[id].y for id in weights])
-    of_label = {label: gamma[labels == label].mean(0) for label in sorted(set(labels.tolist()))}
-    shares = {
-        names[label]: dict(zip(models, share.tolist(), strict=True))
-        for label, share in of_label.items()
-    }
-    distances = [float((share - gamma.mean(0)).abs().sum()) / 2 for share in of_label.values()]
-    return {"panels": [_heatmap(shares, "label")], "distance": statistics.mean(distances)}
+    rows = _participants_rows(finished, finished.summary["rounds"])
+    shares, distance = labels_of_models(finished, rows, list(rows))
+    return {"panels": [_heatmap(shares, "label")], "distance": distance}
 
 
 def model_shares(finished: FinishedRun) -> dict[str, Any]:
@@ -102,16 +89,15 @@ def _participants(finished: FinishedRun) -> list[dict[str, Any]]:
     return [client for client in clients_of(finished) if not client["held_out"]]
 
 
-def _weights(finished: FinishedRun, round: int) -> dict[ClientId, Weights]:
-    """The mixture weights ω of the participants in an evaluated round."""
+def _participants_rows(finished: FinishedRun, round: int) -> Rows:
+    """The figures of the participants in an evaluated round."""
     rows = folder_of(finished).read_client_rows(round)
-    found: dict[ClientId, Weights] = {}
-    for id, row in rows.items():
-        if not row["new"]:
-            own = row["weights"]
-            by_model = own if isinstance(own, dict) else dict(enumerate(own))
-            found[id] = {str(model): float(weight) for model, weight in by_model.items()}
-    return found
+    return {id: row for id, row in rows.items() if not row["new"]}
+
+
+def _weights(finished: FinishedRun, round: int) -> Mapping[ClientId, Weights]:
+    """The mixture weights ω of the participants in an evaluated round."""
+    return mixture_weights(_participants_rows(finished, round))
 
 
 def _mean_weights(
@@ -124,17 +110,6 @@ def _mean_weights(
         model: sum(sizes[id] * own[model] for id, own in weights.items()) / total
         for model in models
     }
-
-
-def _responsibilities(finished: FinishedRun, client: Client, own: Weights) -> Tensor:
-    """(N, K) of a participant's examples under the last models: (3), or with a prior (10)."""
-    message: Any = finished.algorithm.message(finished.progress.server, client.id)
-    models: mixture.Models = getattr(message, "models", message)  # FedEM's message is its models
-    omega = torch.tensor([own[str(model)] for model in models], dtype=torch.float64)
-    prior: Tensor | float = 0.0
-    if hasattr(message, "log_prior"):
-        prior = torch.stack([message.log_prior[k][client.examples.y] for k in models], dim=1)
-    return mixture.responsibilities(client.losses_each(models), omega, prior)
 
 
 def _heatmap(shares: Mapping[str, Mapping[str, float]], what: str) -> Panel:

@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 from ..config import Config
 from ..core import DataError, SettingError
-from ..core.settings import nearest, received
+from ..core.settings import received
 from ..data.dataset import FileSource
 from ..engine.experiment import ignore
+from ..engine.files import new_folder
+from ..engine.observers import Observer
 from ..report.pictures import Panel, Series
 from ..report.side_by_side import Cell, SideBySide
 from ..report.tables import last_ten_of
-from ..runner import Observer
 from ..study import compare, kept_results
 from ..study.cells import Cells, ConfigHasher, cells
 from ..study.compare import Display
@@ -74,7 +75,7 @@ def reproduce(
     }
     number = seeds or item.seeds.get(scale, 1)
     folder = out / f"reproduce-{paper.name}"
-    folder = compare.new_folder(folder) if fresh else folder
+    folder = new_folder(folder) if fresh else folder
     work = _Work(paper, scale, range(number), display, keep, fresh, compute, folder)
     found: dict[Place, Cell] = {}
     runs: dict[Place, list[Any]] = {}
@@ -97,10 +98,7 @@ def spoken(name: str) -> str:
 def _chosen(known: Mapping[str, Any], only: Sequence[str], option: str) -> Sequence[str]:
     for name in only:
         if name not in known:
-            raise SettingError(
-                f"{option} must be of {', '.join(known)}, got {received(name)}"
-                f"{nearest(name, known)}"
-            )
+            raise SettingError(f"{option} must be of `{'; '.join(known)}`, got {received(name)}")
     return only or list(known)
 
 

@@ -9,6 +9,7 @@ p < 0.05.
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,7 +121,7 @@ def difference(left: Sequence[Figures], right: Sequence[Figures], criterion: str
     paired = _client_differences(left[0], right[0], criterion)
     if paired is None:
         return _unpaired(left, right, criterion)
-    return Difference(statistics.mean(paired), _rank_test(paired), f"{len(paired)} clients")
+    return Difference(statistics.mean(paired), _rank_test(tuple(paired)), f"{len(paired)} clients")
 
 
 def _unpaired(left: Sequence[Figures], right: Sequence[Figures], criterion: str) -> Difference:
@@ -163,7 +164,8 @@ def _t_test(values: Sequence[float]) -> float | None:
     return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
-def _rank_test(values: Sequence[float]) -> float | None:
+@lru_cache(maxsize=256)  # ties make it a permutation test, which takes a second
+def _rank_test(values: tuple[float, ...]) -> float | None:
     from scipy import stats
 
     changed = [value for value in values if abs(value) > ROUNDING]

@@ -18,7 +18,7 @@ from ..core import ANY_KIND, SettingError
 from ..core.settings import nearest, received
 from ..data.memory import Memory
 from ..data.own import OwnData
-from ..engine.experiment import ignore
+from ..engine.observers import OnRound
 from ..engine.records import RunFolder
 from ..report import curves, export_table, html, tables, text, verdict
 from ..result import Result
@@ -29,7 +29,7 @@ from .kept_results import Figures, KeptResults, Line, figures_of
 # A table of sixty cells that take longer than this is longer than anybody wants to wait for.
 WORTH_KEEPING_SECONDS = 10.0
 
-Display = Callable[[str], AbstractContextManager[runner.Observer]]  # by the title of a cell
+Display = Callable[[str], AbstractContextManager[OnRound]]  # by the title of a cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +81,14 @@ class Comparison:
     def plot(self) -> Any:
         """A matplotlib Figure: how good the methods are against bytes sent."""
         return curves.draw(self._title, self.figures)
+
+    def report(self, file: str | Path) -> Path:
+        """Write an .html file that shows all of it: who is like whom, who gains and who loses."""
+        from . import reports  # which is about comparisons
+
+        reports.check_file(Path(file))
+        reports.write(self._title, reports.of_comparison(self), Path(file))
+        return Path(file)
 
     @property
     def _title(self) -> str:
@@ -180,7 +188,7 @@ def cell_folder(out: Path, settings: Config, config_hash: str) -> Path:
 def finish(
     settings: Config,
     folder: Path | None,
-    on_round: runner.Observer = ignore,
+    on_round: OnRound = (),
     *,
     until: int | None = None,
 ) -> Result:
@@ -204,15 +212,6 @@ def require_same(settings: Config, folder: Path) -> None:
             f"{folder} must hold the run that is compared, got one with other settings: remove it "
             "or give another --out"
         )
-
-
-def new_folder(wanted: Path) -> Path:
-    """`wanted`, or with the first number that makes it new."""
-    folder, number = wanted, 1
-    while folder.exists():
-        number += 1
-        folder = wanted.with_name(f"{wanted.name}-{number}")
-    return folder
 
 
 def require_history(cells: Cells, kept: KeptResults | None, hasher: ConfigHasher) -> None:

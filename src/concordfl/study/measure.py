@@ -13,11 +13,11 @@ from ..by_name import algorithm_name
 from ..config import read_table
 from ..core import DataError
 from ..deploy.finished import FinishedRun
-from ..engine.files import to_json
+from ..engine.files import new_folder, to_json
 from ..revision import code_revision
 from . import kept_results
 from .cells import Cells, ConfigHasher, differing_settings
-from .compare import can_be_kept, finish, new_folder
+from .compare import can_be_kept, finish
 from .kept_results import Line
 
 Found = TypeVar("Found")

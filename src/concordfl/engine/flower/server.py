@@ -92,6 +92,7 @@ def _require_federable(settings: Config) -> None:
 def _play(
     carrier: Carrier, given: ServerSettings, settings: Config, folder: RunFolder, clock: Clock
 ) -> dict[str, Any]:
+    folder.show_running()
     recorded = folder.read_federation()
     known = None if recorded is None else Members.from_facts(recorded)
     run = Run(secrets.token_hex(16) if known is None else known.run_id, settings.to_toml())

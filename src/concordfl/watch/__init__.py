@@ -1,0 +1,1 @@
+"""Following runs in progress, from the folders that other processes write."""
