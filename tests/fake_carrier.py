@@ -5,8 +5,9 @@ from functools import partial
 
 from concordfl.engine.experiment import Experiment
 from concordfl.engine.flower import host
-from concordfl.engine.flower.executor import Clock, Lost, Meeting, RemoteNodes, Run
+from concordfl.engine.flower.executor import RemoteNodes
 from concordfl.engine.flower.host import Hosted
+from concordfl.engine.flower.meeting import Clock, Lost, Meeting, Run
 from concordfl.engine.roster import Roster
 
 RUN_ID = "0123456789abcdef" * 2

@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from concordfl.engine.flower import client, server  # noqa: E402
 from concordfl.engine.flower.carrier import GridCarrier, from_record, to_record  # noqa: E402
-from concordfl.engine.flower.executor import Lost  # noqa: E402
+from concordfl.engine.flower.meeting import Lost  # noqa: E402
 from concordfl.engine.flower.parcel import Answer, Request  # noqa: E402
 
 RUN = {

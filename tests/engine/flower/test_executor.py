@@ -12,8 +12,8 @@ from concordfl.algorithms import APFL, FedAvg
 from concordfl.core import Order, Outcome
 from concordfl.engine.files import to_json
 from concordfl.engine.flower.client_store import ClientStore
-from concordfl.engine.flower.executor import Lost
 from concordfl.engine.flower.host import respond
+from concordfl.engine.flower.meeting import Lost
 from concordfl.engine.flower.parcel import Answer, Request
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder

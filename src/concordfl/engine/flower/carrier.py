@@ -7,7 +7,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from ...core import FormatError
-from .executor import Lost, NodeId, Ticket
+from .meeting import Lost, NodeId, Ticket
 
 RECORD, ARRAY, SERIALISATION = "concordfl", "parcel", "concordfl.tree"
 # No answer, but the node may be asked again.

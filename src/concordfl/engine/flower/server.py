@@ -26,7 +26,8 @@ from ..experiment import Event, Experiment
 from ..records import RunFolder
 from ..setup import Setup
 from .carrier import GridCarrier
-from .executor import Carrier, Clock, Meeting, RemoteNodes, Run
+from .executor import RemoteNodes
+from .meeting import Carrier, Clock, Meeting, Run
 from .members import Members
 
 REASON = "clients are SuperNodes"
