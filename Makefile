@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+EXTRAS ?= dev,encoders,export,plot,track # and flower, with which its tests are not skipped
 export OMP_NUM_THREADS := 1
 
 .PHONY: demo test lint type format bench slow clean
@@ -43,5 +44,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "concordfl needs Python's venv module, got a $(PYTHON) without it: on Debian, apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,encoders,export,plot,track]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(strip $(EXTRAS))]'
 	@touch $@

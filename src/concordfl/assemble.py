@@ -15,6 +15,7 @@ from .core import (
     Model,
     MultiLabel,
     Objective,
+    ObjectiveChoice,
     Regression,
     SettingError,
     tree,
@@ -22,7 +23,7 @@ from .core import (
 from .core.own_code import names_own_code
 from .data import Dataset, Federation, memory
 from .data.memory import Memory
-from .data.preprocessing import kind_of_targets
+from .data.preprocessing import Preprocessing, kind_of_targets
 from .data.targets import decide
 from .data.text import reason
 from .engine.setup import Setup
@@ -66,16 +67,23 @@ def require_support(algorithm: Algorithm, kind: str) -> None:
 
 def make_objective(settings: Config, federation: Federation) -> Objective:
     """What the run is to learn."""
-    choice, targets = settings.objective, federation.preprocessing.targets
-    if federation.kind == "multi-label":
-        return MultiLabel(len(targets))
-    if federation.kind == "classification":
-        balanced = choice.class_weights == "balanced"
-        weights = federation.balanced_weights() if balanced else None
-        return Classification(federation.num_classes, weights)
-    standard = federation.preprocessing.target_standard
+    balanced = settings.objective.class_weights == "balanced"
+    is_for_classes = federation.kind == "classification"
+    weights = federation.balanced_weights() if balanced and is_for_classes else None
+    return objective_from(settings.objective, federation.preprocessing, weights)
+
+
+def objective_from(
+    choice: ObjectiveChoice, data: Preprocessing, weights: tuple[float, ...] | None = None
+) -> Objective:
+    """What is to be learnt from data that are read so; `weights` are those of the classes."""
+    if data.kind == "multi-label":
+        return MultiLabel(len(data.targets))
+    if data.kind == "classification":
+        return Classification(len(data.classes), weights)
+    standard = data.target_standard
     mean, deviation = ((), ()) if standard is None else (tuple(p.tolist()) for p in standard)
-    return Regression(len(targets), choice.likelihood, choice.deviation, mean, deviation)
+    return Regression(len(data.targets), choice.likelihood, choice.deviation, mean, deviation)
 
 
 def _federation_key(settings: Config) -> Key:

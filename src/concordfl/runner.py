@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,9 +24,10 @@ from .assemble import (
 )
 from .by_name import algorithm_name
 from .config import Config
-from .core import Algorithm, Model, SettingError
+from .core import Algorithm, ClientId, Model, SettingError
 from .core.settings import received
 from .data import Federation
+from .data.preprocessing import Preprocessing
 from .deploy.finished import FinishedRun, network_of
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
@@ -35,7 +36,7 @@ from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
 from .engine.experiment import Experiment
 from .engine.observers import OneObserver, OnRound, Watched, Watcher, observers_of, watching
-from .engine.records import RunFolder
+from .engine.records import ExecutorChoice, RunFolder, WarningFacts
 from .engine.roster import Roster
 from .inputs import AlgorithmLike, ModelLike, Source, load_config
 from .result import Opened, Result
@@ -161,6 +162,7 @@ def _run(
         folder.show_running()
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
+        _require_simulation(recorded, folder)
         settings = replace(settings, run=replace(settings.run, device=recorded["device"]))
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
@@ -181,7 +183,8 @@ def _run(
         watched = _watched(settings, folder, experiment.records)
         with watching(observers, watched) as experiment.observe:
             experiment.run(progress, until)
-            summary = _summarise(settings, federation, experiment, progress, choice)
+            data = _data_facts(settings, federation, experiment)
+            summary = summarise(settings, experiment, progress, choice.reason, data)
             summary["seconds"]["set_up"] = set_up
             if folder is not None and experiment.is_over(progress):
                 write_models(folder, settings.algorithm, progress, executor.personal_parts())
@@ -193,6 +196,14 @@ def _run(
     kept = InMemory(federation, states)
     run = FinishedRun(settings, summary, progress, model, setup.objective, kept)
     return Result(summary, experiment.records, None, Opened(run), experiment.client_rows)
+
+
+def _require_simulation(recorded: ExecutorChoice, folder: RunFolder | None) -> None:
+    if recorded["name"] == "flower":
+        raise SettingError(
+            "a run whose clients are elsewhere must be gone on with by Flower, with the same out, "
+            f"got {folder and folder.path}"
+        )
 
 
 def _watched(
@@ -260,48 +271,52 @@ def _identify(
     return identity
 
 
-def _summarise(
-    settings: Config,
-    federation: Federation,
-    experiment: Experiment,
-    progress: Progress,
-    choice: Choice,
-) -> dict[str, Any]:
-    return {
-        "algorithm": algorithm_name(settings.algorithm),
-        **experiment.summary(progress),
-        "executor_reason": choice.reason,
-        "task": {
-            "input_shape": list(federation.input_shape),
-            "num_classes": federation.num_classes,
-            "objective": experiment.task.objective.kind,
-            "objective_settings": experiment.task.objective.to_table(),
-        },
-        "preprocessing": federation.preprocessing.to_record(),
-        "clients_without_test": len(federation.without_test()),
-        "damaged_checkpoints": list(experiment.problems),
-        "warnings": [
-            *warnings.of_data(federation),
-            *warnings.find(_facts(settings, federation, experiment, progress)),
-        ],
-        "versions": versions(),
-    }
+class DataFacts(NamedTuple):
+    """What a summary says of the clients' data, or depends on."""
+
+    preprocessing: Preprocessing
+    clients_without_test: int
+    warnings: Sequence[WarningFacts] = ()
+    guess: Mapping[str, float] = {}
+    groups: Mapping[ClientId, str] = {}
 
 
-def _facts(
-    settings: Config, federation: Federation, experiment: Experiment, progress: Progress
-) -> warnings.Facts:
+def _data_facts(settings: Config, federation: Federation, experiment: Experiment) -> DataFacts:
     # Where clients are the data's own, nobody knows whether they differ.
     simulated = settings.scenario.partition.needs_clients
     ids = federation.participants
-    return warnings.Facts(
-        algorithm_name(settings.algorithm),
-        experiment,
-        progress,
-        experiment.last_rows(),
+    return DataFacts(
+        federation.preprocessing,
+        len(federation.without_test()),
+        warnings.of_data(federation),
         warnings.guess_of(federation, experiment.evaluated, experiment.task.objective),
         warnings.true_groups(federation.groups, ids, simulated=simulated),
     )
+
+
+def summarise(
+    settings: Config, experiment: Experiment, progress: Progress, reason: str, data: DataFacts
+) -> dict[str, Any]:
+    """What `summary.json` says; `reason` is why the executor was chosen."""
+    name = algorithm_name(settings.algorithm)
+    rows = experiment.last_rows()
+    facts = warnings.Facts(name, experiment, progress, rows, data.guess, data.groups)
+    return {
+        "algorithm": name,
+        **experiment.summary(progress),
+        "executor_reason": reason,
+        "task": {
+            "input_shape": list(experiment.task.input_shape),
+            "num_classes": experiment.task.num_classes,
+            "objective": experiment.task.objective.kind,
+            "objective_settings": experiment.task.objective.to_table(),
+        },
+        "preprocessing": data.preprocessing.to_record(),
+        "clients_without_test": data.clients_without_test,
+        "damaged_checkpoints": list(experiment.problems),
+        "warnings": [*data.warnings, *warnings.find(facts)],
+        "versions": versions(),
+    }
 
 
 def versions() -> dict[str, str]:

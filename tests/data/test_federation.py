@@ -207,3 +207,26 @@ def test_many_clients_are_light():
     assert len(described) == 20_000
     assert described[-1]["labels"] == [1, 1]
     assert len(made.fingerprint()) == 64
+
+
+def test_one_client_alone_has_its_own_examples_and_nobody_elses():
+    def draw(count, start):
+        return Arrays(
+            np.arange(start, start + count, dtype=np.float32)[:, None], np.arange(count) % 2
+        )
+
+    splits = {
+        id: (draw(4, at), draw(2, at + 4), draw(3, at + 6)) for id, at in (("a", 0), ("b", 20))
+    }
+    drift = {"b": [(3, (draw(5, 40), draw(1, 45), draw(2, 46)))]}
+    whole = Federation.build(splits, {"new": splits["a"]}, 2, {"b": {"concept": "x"}}, later=drift)
+    alone = whole.only("b")
+    for round in (0, 2, 3, 9):
+        for ours, theirs in zip(alone.splits("b", round), whole.splits("b", round), strict=True):
+            assert torch.equal(ours.x, theirs.x)
+            assert torch.equal(ours.y, theirs.y)
+    assert len(alone.x) == 9 + 8
+    assert (alone.participants, alone.held_out, alone.groups) == (("b",), (), {})
+    assert whole.only("a").later == {}
+    with pytest.raises(DataError, match="must be one of the run's, got 'new'"):
+        whole.only("new")

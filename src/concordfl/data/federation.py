@@ -166,13 +166,9 @@ class Federation:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
 
     def balanced_weights(self) -> tuple[float, ...]:
-        """Of every class, n / (Y n_y) with the participants' summed counts, so that all classes
-        weigh the same in training; a class that nobody has counts as one example.
-        """
+        """Of every class, by the participants' training examples."""
         ranges = np.array([self.bounds[id][:2] for id in self.participants])
-        counts = _label_counts(self.y.numpy(), ranges, self.num_classes).sum(axis=0)
-        weights = counts.sum() / (self.num_classes * np.maximum(counts, 1))
-        return tuple(weights.tolist())
+        return balanced_weights(_label_counts(self.y.numpy(), ranges, self.num_classes))
 
     def with_pooled_client(self) -> "Federation":
         """The same, and a client that holds the training examples of all participants.
@@ -197,6 +193,29 @@ class Federation:
             if rounds
             else self.later,
             pooled_id=id,
+        )
+
+    def only(self, id: ClientId) -> "Federation":
+        """One participant and nobody else: what a node of this client has."""
+        if id not in self.participants:
+            raise DataError(f"client must be one of the run's, got {quote(id)}")
+        phases = self.later.get(id, ())
+        bounds = [self.bounds[id], *(each for _, each in phases)]
+        ends = itertools.accumulate((stop - start for start, *_, stop in bounds), initial=0)
+        moved = [_moved(each, start) for each, start in zip(bounds, ends, strict=False)]
+        later = tuple((round, each) for (round, _), each in zip(phases, moved[1:], strict=True))
+        rows = torch.cat([torch.arange(start, stop) for start, *_, stop in bounds])
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            bounds={id: moved[0]},
+            participants=(id,),
+            held_out=(),
+            groups={},
+            later={id: later} if later else {},
+            pooled_id=None,
+            notices=(),
         )
 
     def fingerprint(self) -> str:
@@ -268,6 +287,22 @@ class Federation:
             rows = rows * standard.deviation + standard.mean
         found = np.quantile(rows, QUANTILES, axis=0) if len(rows) else np.zeros((0, rows.shape[1]))
         return dict(zip(self.preprocessing.targets, found.T.tolist(), strict=True))
+
+
+def _moved(bounds: Bounds, start: int) -> Bounds:
+    """The same lengths from `start` on."""
+    by = start - bounds[0]
+    first, second, third, end = bounds
+    return first + by, second + by, third + by, end + by
+
+
+def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
+    """Of every class, n / (Y n_y) with the summed counts (clients, classes), so that all classes
+    weigh the same in training; a class that nobody has counts as one example.
+    """
+    total = counts.sum(axis=0)
+    weights = total.sum() / (len(total) * np.maximum(total, 1))
+    return tuple(weights.tolist())
 
 
 def _pooled_names() -> Iterator[ClientId]:

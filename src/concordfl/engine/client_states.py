@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Annotated, NamedTuple
+from typing import IO, Annotated, NamedTuple, NotRequired
 
 from annotated_types import Len
 from pydantic import InstanceOf, NonNegativeInt, StringConstraints, with_config
@@ -39,14 +39,24 @@ class SavedStates(TypedDict):
 
 
 @with_config(extra="forbid")
+class SavedVersion(TypedDict):
+    """Which of its states a client had that keeps them itself."""
+
+    number: NonNegativeInt
+    sha256: str | None  # "" for no state; None where the client does not share it
+
+
+@with_config(extra="forbid")
 class SavedClients(TypedDict):
     """What an executor's clients keep, as a manifest has it.
 
-    Both are None where clients keep their states and secrets themselves.
+    Both are None where clients keep their states and secrets themselves: then `versions` says which
+    of its states each of them had at this checkpoint and at those before it that are kept.
     """
 
     secret: str | int | None
     states: SavedStates | None
+    versions: NotRequired[list[dict[InstanceOf[str], SavedVersion]]]
 
 
 NO_CLIENTS = SavedClients(secret=None, states=None)

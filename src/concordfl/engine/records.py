@@ -171,7 +171,7 @@ class FederationFacts(TypedDict):
 
 
 class ExecutorChoice(TypedDict):
-    name: Literal["serial", "processes"]
+    name: Literal["serial", "processes", "flower"]
     workers: WorkerCount
     reason: str
     device: Literal["cpu", "cuda", "mps"]
