@@ -228,10 +228,12 @@ def _page(page: Path, chosen: Iterable[Paper], scale: Scale) -> Iterator[str]:
         yield from ("", f"## {paper.title}")
         missing = []
         for name, item in paper.items.items():
-            found = papers.reproduce(paper, name, scale, display=papers.no_display, compute=False)
-            if not found.is_computed:
-                missing.append(papers.spoken(name))
+            runs = papers.kept_runs(paper, name, scale)
+            if 2 * runs.kept < runs.all or not runs.kept:
+                begun = f" ({runs.kept} of {runs.all} runs are)" if runs.kept else ""
+                missing.append(papers.spoken(name) + begun)
                 continue
+            found = papers.reproduce(paper, name, scale, display=papers.no_display, compute=False)
             yield from ("", f"### {papers.spoken(name).capitalize()}: {item.about}", "")
             if item.has_figures:
                 yield from (*found.table.markdown(), "")

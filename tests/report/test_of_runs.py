@@ -23,10 +23,11 @@ from concordfl.report.runs import Portrait, Run, Runs
 from concordfl.report.sections.clients_map import clients_map, in_plane
 from concordfl.report.sections.gains import gains
 from concordfl.study import reports
+from report.test_page import draw_all, problems, texts, until, write
 
 METHODS = [
     *("local", "fedavg", "ifca", "fedconceptem", "fedgmm", "fedconcat-id"),
-    FedVC(projection="through"),  # whose concepts stay apart
+    FedVC(similarity=100.0),  # so that concepts stay apart
 ]
 TASK = {
     "data": {"name": "digits", "limit": 600},
@@ -153,7 +154,9 @@ def test_groups_by_model_are_shares_of_examples(folder, runs, document):
 def test_shares_over_rounds_add_up_to_one(document):
     for method in ("fedconceptem", "ifca", "fedvc"):
         series = chart(document, f"shares-{method}-0")["panel"]["series"]
-        assert np.sum([[y or 0 for y in one["y"]] for one in series], 0) == pytest.approx(1.0)
+        assert np.sum([[y or 0 for y in one["y"]] for one in series], 0) == pytest.approx(
+            1.0, abs=1e-5
+        )
 
 
 def test_the_map_is_made_of_principal_components():
@@ -307,6 +310,18 @@ def test_data_that_are_gone_are_named(folder, tmp_path):
     assert run.portrait.problem
     absent = make.document("", Runs([run]))["absent"]
     assert run.portrait.problem in [one["reason"] for one in absent]
+
+
+def test_a_browser_shows_all_of_it(document, browser, tmp_path):
+    address = write(tmp_path, document)
+    browser.get(address)
+    titles = [section["title"] for section in document["sections"]]
+    assert texts(browser, "main > section > h2") == [*titles, "Clients", "Details"]
+    assert texts(browser, "h1") == [document["headline"]]
+    draw_all(browser)
+    browser.get(f"{address}#client=client-3")
+    assert "client-3" in until(browser, "document.querySelector('dialog[open]')?.textContent")
+    assert problems(browser) == []
 
 
 # --- commands -------------------------------------------------------------------------------------
