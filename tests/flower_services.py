@@ -102,7 +102,12 @@ class Services:
         self.start(
             "link", "flower-superlink", *options, "--disable-runtime-dependency-installation"
         )
-        wait_until(lambda: "Uvicorn running" in self.log_of("link"), "the SuperLink must start")
+        wait_until(self._is_listening, "the SuperLink must start")
+
+    def _is_listening(self):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+            return True
+        return False
 
     def start_node(self, client, key=None, certificates=None, **config):
         """The SuperNode of a client; its states are in a folder of its name."""
@@ -127,7 +132,8 @@ class Services:
             "clientapp": "concordfl.engine.flower.client:app",
         }
         flower = {"publisher": "concordfl", "components": components, "config": given}
-        project = {"name": name, "version": "1.0.0", "license": "Apache-2.0", "dependencies": []}
+        project = {"name": name, "version": "1.0.0", "description": "a test", "dependencies": []}
+        project["license"] = "Apache-2.0"
         table = {"project": project, "tool": {"flwr": {"app": flower}}}
         (app / "pyproject.toml").write_text(tomli_w.dumps(table))
         self.runs = self._ended() + 1

@@ -161,3 +161,4 @@ def test_encrypted_with_registered_nodes_alone(tmp_path):
         "client-0", "client-1"
     }  # fmt: skip
     assert "CERTIFICATE_VERIFY_FAILED" in logs["misled"]
+    assert "Failed to activate SuperNode" in logs["unregistered"]
