@@ -111,7 +111,8 @@ def test_compare_reuses_what_is_finished(folder):
         second.stdout[second.stdout.index("run, 2 seeds") :]
         == first.stdout[first.stdout.index("run, 2 seeds") :]
     )
-    assert len(list((folder / "cmp").iterdir())) == 4
+    assert sum(path.is_dir() for path in (folder / "cmp").iterdir()) == 4
+    assert (folder / "cmp/report.html").is_file()
 
 
 def test_compare_values_of_a_setting(folder):
