@@ -14,9 +14,6 @@ import torch
 from PIL import Image as Pixels
 from torch import Tensor
 
-from ..algorithms.fedconceptem import FedConceptEM
-from ..algorithms.fedem import FedEM
-from ..algorithms.fedvc import FedVC
 from ..core import Client, ClientId, ConcordError, Examples
 from ..deploy.finished import FinishedRun
 from ..deploy.scoring import Scored, score_examples
@@ -30,6 +27,7 @@ MOST_CLIENTS = 200  # whose examples are looked at
 MOST_SAMPLES = 400  # of a kind, in a picture
 MOST_TYPICAL = 10  # of a concept
 NUM_BINS = 40
+WITH_RESPONSIBILITIES = ("fedem", "fedconceptem")  # of single examples, by the same equation
 LOG_X, LOG_Y = "log_p_x", "log_p_y_given_x"
 
 
@@ -39,11 +37,11 @@ def portrait(finished: FinishedRun, rows: Rows) -> Portrait:
     """
     algorithm = finished.algorithm
     try:
-        if isinstance(algorithm, (FedEM, FedConceptEM)):
+        if finished.name in WITH_RESPONSIBILITIES:
             return Portrait(labels_by_model=_labels_panel(finished, rows))
         if algorithm.scores_samples and finished.objective.kind == "classification":
             return Portrait(novelty=_novelty(finished))
-        if isinstance(algorithm, FedVC) and len(finished.preprocessing.input_shape) == 3:
+        if _have_typical(rows) and len(finished.preprocessing.input_shape) == 3:
             return Portrait(typical=_typical(finished, rows))
     except ConcordError as error:
         return Portrait(problem=f"{finished.name}: {error}")
@@ -169,6 +167,11 @@ def _histogram(scored: dict[str, Scored]) -> Panel:
 
 
 # --- typical samples ------------------------------------------------------------------------------
+
+
+def _have_typical(rows: Rows) -> bool:
+    """Whether the method has named clients' most typical samples of its concepts."""
+    return bool(rows) and all("typical" in row for row in rows.values())
 
 
 def _typical(finished: FinishedRun, rows: Rows) -> list[Gallery]:
