@@ -93,6 +93,7 @@ class Services:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def start_link(self):
+        self.runs = self._ended()  # a run that was killed with the SuperLink before never ends
         safety = ["--insecure"]
         if self.certificates is not None:
             files = {"cert": "server.pem", "key": "server.key", "ca-cert": "ca.pem"}
@@ -136,7 +137,7 @@ class Services:
         project["license"] = "Apache-2.0"
         table = {"project": project, "tool": {"flwr": {"app": flower}}}
         (app / "pyproject.toml").write_text(tomli_w.dumps(table))
-        self.runs = self._ended() + 1
+        self.runs += 1
         self.flwr("run", app, "here")
         return out
 
@@ -152,11 +153,7 @@ class Services:
 
     def wait_for(self, out, seconds=600):
         """Wait for the summary of the run that was submitted last."""
-        wait_until(
-            lambda: (out / "summary.json").exists() or self._ended() >= self.runs,
-            "the run must end",
-            seconds,
-        )
+        wait_until(lambda: self._ended() >= self.runs, "the run must end", seconds)
         assert (out / "summary.json").exists(), self.log_of("link")[-5000:]
 
     def _ended(self):
