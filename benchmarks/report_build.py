@@ -1,4 +1,4 @@
-"""How long a report of many runs takes, and how much it weighs: `python benchmarks/report.py`.
+"""How long a report of many runs takes, and its weight: `python benchmarks/report_build.py`.
 
 Ten runs (five methods, two seeds) of 300 clients and 200 rounds are made first. They are evaluated
 once, as their figures do not matter here, and every other round gets a copy of these figures.
