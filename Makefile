@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS ?= dev,encoders,export,plot,track # and flower, with which its tests are not skipped
+DEV_READY := $(VENV)/.dev-ready
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_NUM_THREADS := 1
 
 .PHONY: demo test lint type format bench slow clean
@@ -17,22 +18,22 @@ test: lint type
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-lint: $(READY)
+lint: $(DEV_READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-type: $(READY)
+type: $(DEV_READY)
 	@$(BIN)/mypy
 
-format: $(READY)
+format: $(DEV_READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(READY)
+bench: $(DEV_READY)
 	@$(BIN)/python benchmarks/step_time.py
 	@$(BIN)/python benchmarks/first_round.py
 
-slow: $(READY)
+slow: $(DEV_READY)
 	$(BIN)/python -m pytest -m slow
 
 clean:
@@ -44,5 +45,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "concordfl needs Python's venv module, got a $(PYTHON) without it: on Debian, apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(strip $(EXTRAS))]'
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(DEV_READY): $(READY)
+	@echo "Adding to $(VENV) what development and the optional parts need (once; takes a few minutes)"
+	@$(PIP_INSTALL) --editable '.[dev,encoders,export,flower,plot,ray,track]'
 	@touch $@
