@@ -117,6 +117,10 @@ def make_executor(
         states = DiskStates(folder.checkpoints)
     if name == "serial":
         return Serial(setup, data, states, plan.noise_seed)
+    if name == "ray":
+        from concordfl.engine.executors.ray import Ray
+
+        return Ray(setup, data, plan.noise_seed, workers=workers)
     return Processes(setup, data, states, plan.noise_seed, workers=workers)
 
 
