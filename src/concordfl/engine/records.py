@@ -171,7 +171,7 @@ class FederationFacts(TypedDict):
 
 
 class ExecutorChoice(TypedDict):
-    name: Literal["serial", "processes", "flower"]
+    name: Literal["serial", "processes", "ray", "flower"]
     workers: WorkerCount
     reason: str
     device: Literal["cpu", "cuda", "mps"]

@@ -15,9 +15,11 @@ replaced by an empty one, and its block is done again.
 import hashlib
 import pickle
 import platform
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +120,8 @@ class Ray(Simulation):
         self._workers: list[Worker] = []
         self._cluster = Cluster(address, workers)
         try:
-            self._cargo = [ray.put(packed), _put_examples(federation)]
+            paths = [path or str(Path.cwd()) for path in sys.path]
+            self._cargo = [ray.put((paths, packed)), _put_examples(federation)]
             self._workers.extend(self._start(number) for number in range(workers))
         except BaseException:
             self.close()
@@ -324,7 +327,9 @@ class Host:
         return Started(here, versions())
 
     def _make_node(self) -> Node:
-        packed, (x, y, rest) = ray.get(self._cargo)
+        (paths, packed), (x, y, rest) = ray.get(self._cargo)
+        # A script's own modules, say, which are found where it lies.
+        sys.path.extend(path for path in paths if path not in sys.path)
         setup, kinds = pickle.loads(packed)
         for kind in kinds:
             tree.register(kind)

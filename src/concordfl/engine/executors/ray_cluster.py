@@ -24,6 +24,8 @@ from ...core import SettingError
 SECONDS_TO_CONNECT = 20  # of patience with a cluster that should be there
 MAX_FOLDER_CHARACTERS = 40  # Ray's sockets lie below, and Unix allows them 107 characters in all
 AUTO = "auto"
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # RFC 9113, 3.4
 
 LOOPBACK_SWITCH = "ENABLE_RAY_CLUSTER"  # of Ray's constants: off, it uses loopback alone
 
@@ -118,11 +120,23 @@ def _probe(address: str) -> None:
             "run.ray_address must be HOST:PORT of a cluster that this machine is part of, or "
             f"'{AUTO}', got {address!r}"
         )
+    # Ray takes this machine's own names for its address in the network.
+    host = ray.util.get_node_ip_address() if host in LOCAL_NAMES else host.strip("[]")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT):
-            pass
+        with socket.create_connection((host, int(port)), SECONDS_TO_CONNECT) as connection:
+            answer = _greet(connection)
     except (OSError, OverflowError, UnicodeError) as error:
         raise _unreachable(address, first_line(error)) from error
+    if not answer:
+        raise _unreachable(address, "whoever listens there is no Ray cluster")
+
+
+def _greet(connection: socket.socket) -> bytes:
+    """What a server of HTTP/2, as Ray's is, answers at once."""
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return b"not asked"
+    connection.sendall(HTTP2_GREETING)
+    return connection.recv(1)
 
 
 def _unreachable(address: str, reason: str) -> SettingError:
