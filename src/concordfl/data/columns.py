@@ -94,9 +94,7 @@ def drop_advice(name: str) -> str:
 # --- matching and encoding ------------------------------------------------------------------------
 
 
-def match_columns(
-    names: Sequence[str], features: Sequence[str], where: str, whose: str
-) -> None:
+def match_columns(names: Sequence[str], features: Sequence[str], where: str, whose: str) -> None:
     """Refuse features that lack one of the columns, or have another; their order does not
     matter.
     """
@@ -162,21 +160,21 @@ class TextValues(NamedTuple):
 
     names: tuple[str, ...]  # its different values; none where they are too many for categories
     present: int  # cells that are not missing
-    count: int  # of different values
-    numbers: int  # how many of these are numbers
+    different: int  # values
+    numbers: int  # among the different values
     first: Cell | None  # where it is no number for the first time
 
     @classmethod
     def of(cls, table: CsvTable, name: str) -> "TextValues":
         texts = table.texts[name]
-        names = tuple(each for each in texts.names if each != MISSING)
+        names = sort_classes(each for each in texts.names if each != MISSING)
         numbers = sum(map(is_number, names))
         first = table.first_texts.get(name)
         return cls(names, _present(texts), len(names), numbers, first)
 
     def withheld(self) -> "TextValues":
         """Without the values, where there are so many that they cannot be categories."""
-        if self.count <= MAX_CATEGORIES and self.numbers <= MAX_NUMBERS_AMONG_CATEGORIES:
+        if self.different <= MAX_CATEGORIES and self.numbers <= MAX_NUMBERS_AMONG_CATEGORIES:
             return self
         return self._replace(names=(), first=self.first and Cell("...", self.first.line))
 
@@ -227,7 +225,7 @@ def _categories(
             f"{where}, line {line}: column {quote(column)} must be a number or missing, got "
             f"{quote(text)} beside {numbers:,} different numbers"
         )
-    count = max(len(categories), *(each.count for each in values))
+    count = max(len(categories), *(each.different for each in values))
     all_different = count == sum(each.present for each in values) > MAX_ROWS_ALL_DIFFERENT
     if count > MAX_CATEGORIES or all_different:
         found = "another one in every row" if all_different else f"{count:,}"

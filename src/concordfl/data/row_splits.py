@@ -54,7 +54,7 @@ def parse_times(cells: Iterable[str], column: str, where: str) -> np.ndarray:
 
 def time_kinds(cells: Sequence[str]) -> tuple[str, ...]:
     """As what all of the cells can be read: numbers, dates, or perhaps both."""
-    kinds = {"numbers": float, "dates": _seconds}
+    kinds: dict[str, Callable[[str], float]] = {"numbers": float, "dates": _seconds}
     return tuple(kind for kind, parse in kinds.items() if _parsed(cells, parse) is not None)
 
 

@@ -37,14 +37,14 @@ class TargetFacts(NamedTuple):
     def of(cls, names: Sequence[str], columns: int, kind: Kind | str) -> "TargetFacts":
         """Of the different values that targets take; several columns hold numbers alone."""
         parts = [part for name in names for part in (name.split(" ") if columns > 1 else [name])]
-        numbers = [number_of(part) for part in parts]
-        known = [number for number in numbers if number is not None]
+        texts = [part for part in parts if number_of(part) is None]
+        known = [number for part in parts if (number := number_of(part)) is not None]
         other = next((number for number in known if number not in (0, 1)), None)
         return cls(
             columns,
-            next((part for part, number in zip(parts, numbers, strict=True) if number is None), None),
+            texts[0] if texts else None,
             any(number != int(number) for number in known),
-            other is None and len(known) == len(parts),
+            other is None and not texts,
             f"{other:g}" if kind == "multi-label" and other is not None else None,
             names[0] if len(names) == 1 else None,
         )

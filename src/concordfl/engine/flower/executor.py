@@ -168,6 +168,7 @@ class RemoteNodes:
             tuple(sorted({base, *versions})),
             dict(self._published),
             enclose(self._publications, sorted(wanted)),
+            agreed=self.run.agreed,
         )
 
     def _next_number(self) -> int:
