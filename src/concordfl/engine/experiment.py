@@ -400,7 +400,7 @@ class Experiment:
     ) -> dict[ClientId, Tree]:
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
         first = messages[ids[0]]
-        same = all(_is_identical(message, first) for message in messages.values())
+        same = all(is_identical(message, first) for message in messages.values())
         order = _order_of(turn)._replace(
             step="evaluate",
             clients=tuple(sorted(ids)),
@@ -583,7 +583,7 @@ def _order_of(turn: Turn) -> Order:
     )
 
 
-def _is_identical(left: Tree, right: Tree) -> bool:
+def is_identical(left: Tree, right: Tree) -> bool:
     """Whether two trees are made of the very same tensors under the same names."""
     if left is right:
         return True

@@ -33,7 +33,7 @@ from ..node import MAX_DETAIL_CHARACTERS
 from ..setup import Setup
 from ..tree_sum import NOTHING, TreeSum
 from .meeting import Carrier, Clock, Lost, Meeting, NodeId, Run, Ticket
-from .parcel import Answer, Card, Request, enclose
+from .parcel import Answer, Card, Farewell, Request, enclose
 
 
 class Version(NamedTuple):
@@ -151,23 +151,37 @@ class RemoteNodes:
     def close(self) -> None:
         pass
 
+    # --- the end ----------------------------------------------------------------------------------
+
+    def deliver(self, farewells: Mapping[ClientId, Farewell]) -> dict[ClientId, Missing]:
+        """Give clients what came of the run, also those that were not in training; who has not
+        kept it, and why.
+        """
+        errands = [
+            Errand(id, self._request(id, None)._replace(farewell=each))
+            for id, each in farewells.items()
+        ]
+        self._bring(errands)
+        found = {errand.client: errand.result for errand in errands}
+        return {id: result for id, result in found.items() if isinstance(result, Missing)}
+
     # --- requests ---------------------------------------------------------------------------------
 
-    def _request(self, id: ClientId, order: Order) -> Request:
-        changes = order.step not in EVALUATION_STEPS
-        wanted = set(self._published.values()) - self._delivered[id]
+    def _request(self, id: ClientId, order: Order | None) -> Request:
+        changes = order is not None and order.step not in EVALUATION_STEPS
+        wanted = set(self._published.values()) - self._delivered.setdefault(id, set())
         versions = [each.get(id, NO_VERSION).number for each in (*self._saved, self._committed)]
         base = self._pending.get(id, self._committed.get(id, NO_VERSION)).number
         return Request(
             self.run.id,
             self.run.config,
             self.run.objective,
-            order.only((id,)),
-            base,
-            self._next_number() if changes else 0,
-            tuple(sorted({base, *versions})),
-            dict(self._published),
-            enclose(self._publications, sorted(wanted)),
+            order=None if order is None else order.only((id,)),
+            base=base,
+            version=self._next_number() if changes else 0,
+            keep=tuple(sorted({base, *versions})),
+            published=dict(self._published),
+            enclosed=enclose(self._publications, sorted(wanted)),
         )
 
     def _next_number(self) -> int:
@@ -204,10 +218,13 @@ class RemoteNodes:
                 errand.ticket = self.carrier.send(node, errand.request.to_bytes(), seconds)
 
     def _node_of(self, id: ClientId) -> NodeId | None:
-        """A client's node, if it is there with the data that the run began with."""
+        """A client's node, if it is there with the data that the run began with; of a newcomer the
+        run knows none.
+        """
         node = self.meeting.node_of(id)
-        known = node is not None and self.meeting.cards[node].is_same(self.roster[id])
-        return node if known else None
+        if node is None or id not in self.roster:
+            return node
+        return node if self.meeting.cards[node].is_same(self.roster[id]) else None
 
     def _collect(self, errands: Sequence[Errand]) -> None:
         by_ticket = {
@@ -237,7 +254,8 @@ class RemoteNodes:
             errand.request = errand.request._replace(enclosed=enclosed)
             return
         self._left_out.discard(errand.client)
-        if answer.outcome is None:
+        is_done = answer.has_kept if errand.request.farewell else answer.outcome is not None
+        if not is_done:
             errand.result = Missing(FAILED, answer.refusal[:MAX_DETAIL_CHARACTERS] or "no outcome")
             return
         self._delivered[errand.client] |= set(published)

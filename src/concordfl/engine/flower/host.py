@@ -15,12 +15,14 @@ from typing import NamedTuple
 from ...core import ClientId, ConcordError, Order, Outcome
 from ...core.client import Secret
 from ...data import Federation
+from ...deploy.received import Received
+from ...deploy.receiving import Given, Own, keep_result
 from ..executors.processes import LentStates
 from ..node import Node
 from ..setup import Setup
 from ..threads import one_thread
 from .client_store import ClientStore, Refused
-from .parcel import Answer, Card, Request
+from .parcel import Answer, Card, Farewell, Request, enclose
 
 # What a client may let the server know, beside what its replies hold.
 SHARES = ("size", "labels", "group", "digest")
@@ -65,9 +67,10 @@ def _only_kind(error: Exception) -> str:
 
 def _respond(request: Request, load: Load) -> Answer:
     hosted = load(request)
-    if request.order is None:
+    if request.order is None and request.farewell is None:
         return Answer(card=introduce(hosted))
-    _check_order(request.order, hosted)
+    if request.order is not None:
+        _check_order(request.order, hosted)
     store = ClientStore(hosted.folder, request.run_id, hosted.name)
     store.begin(request.config, hosted.federation.fingerprint())
     for sha256, publication in request.enclosed.items():
@@ -75,7 +78,9 @@ def _respond(request: Request, load: Load) -> Answer:
     lacks = [sha for sha in request.published.values() if store.publication(sha) is None]
     if lacks:
         return Answer(lacks=tuple(sorted(set(lacks))))
-    return _perform(request, request.order, hosted, store)
+    if request.farewell is not None:
+        return _keep_result(request, request.farewell, hosted, store)
+    return _perform(request, hosted, store)
 
 
 def introduce(hosted: Hosted) -> Card:
@@ -95,8 +100,26 @@ def _check_order(order: Order, hosted: Hosted) -> None:
         raise Refused(f"a client must keep its own model, got step {order.step!r}")
 
 
-def _perform(request: Request, order: Order, hosted: Hosted, store: ClientStore) -> Answer:
+def _keep_result(
+    request: Request, farewell: Farewell, hosted: Hosted, store: ClientStore
+) -> Answer:
+    """Lay down what the client can predict with from now on."""
     if hosted.setup is None:
+        raise Refused("a run's result must come with an objective, got none")
+    published = {name: store.publication(sha) or b"" for name, sha in request.published.items()}
+    enclosed = enclose(published, published)
+    received = Received(hosted.name, farewell.own, farewell.new, enclosed)
+    state = store.read(request.base) if request.base else None
+    given = Given(request.config, farewell.summary, received)
+    own = Own(state, hosted.federation) if farewell.took_part else None
+    keep_result(store.result, given, hosted.setup.model, own)
+    log.info("the run is over: `concordfl predict %s --data FILE` predicts with it", store.result)
+    return Answer(has_kept=True)
+
+
+def _perform(request: Request, hosted: Hosted, store: ClientStore) -> Answer:
+    order = request.order
+    if hosted.setup is None or order is None:
         raise Refused("an order must come with an objective, got none")
     base = store.read(request.base) if request.base else None
     states = LentStates()
