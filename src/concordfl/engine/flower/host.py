@@ -17,6 +17,7 @@ from ...core.client import Secret
 from ...data import Federation
 from ...deploy.received import Received
 from ...deploy.receiving import Given, Own, keep_result
+from ..evaluate import EVALUATION_STEPS
 from ..executors.processes import LentStates
 from ..node import Node
 from ..setup import Setup
@@ -67,10 +68,9 @@ def _only_kind(error: Exception) -> str:
 
 def _respond(request: Request, load: Load) -> Answer:
     hosted = load(request)
-    if request.order is None and request.farewell is None:
+    if not request.orders and request.farewell is None:
         return Answer(card=introduce(hosted))
-    if request.order is not None:
-        _check_order(request.order, hosted)
+    _check_orders(request, hosted)
     store = ClientStore(hosted.folder, request.run_id, hosted.name)
     store.begin(request.config, hosted.federation.fingerprint())
     for sha256, publication in request.enclosed.items():
@@ -93,11 +93,14 @@ def introduce(hosted: Hosted) -> Card:
     )
 
 
-def _check_order(order: Order, hosted: Hosted) -> None:
-    if order.clients != (hosted.name,):
-        raise Refused(f"an order must be for client {hosted.name!r} alone, got another")
-    if order.step in SIMULATION_STEPS:
-        raise Refused(f"a client must keep its own model, got step {order.step!r}")
+def _check_orders(request: Request, hosted: Hosted) -> None:
+    for order in request.orders:
+        if order.clients != (hosted.name,):
+            raise Refused(f"an order must be for client {hosted.name!r} alone, got another")
+        if order.step in SIMULATION_STEPS:
+            raise Refused(f"a client must keep its own model, got step {order.step!r}")
+    if request.evaluation is not None and request.evaluation.step not in EVALUATION_STEPS:
+        raise Refused("what is performed before an order must be an evaluation, got another step")
 
 
 def _keep_result(
@@ -118,8 +121,7 @@ def _keep_result(
 
 
 def _perform(request: Request, hosted: Hosted, store: ClientStore) -> Answer:
-    order = request.order
-    if hosted.setup is None or order is None:
+    if hosted.setup is None:
         raise Refused("an order must come with an objective, got none")
     base = store.read(request.base) if request.base else None
     states = LentStates()
@@ -131,13 +133,17 @@ def _perform(request: Request, hosted: Hosted, store: ClientStore) -> Answer:
     for name, sha in request.published.items():
         node.publish(name, store.publication(sha) or b"")
     with one_thread():
-        outcome = _without_private(node.perform(order), order, hosted)
-    if not request.version or hosted.name not in outcome.sent:
-        return Answer(outcome=outcome)
+        evaluated, outcome = (
+            None if order is None else _without_private(node.perform(order), order, hosted)
+            for order in (request.evaluation, request.order)
+        )
+    if not request.version or outcome is None or hosted.name not in outcome.sent:
+        return Answer(evaluated=evaluated, outcome=outcome)
     state = states.changed.get(hosted.name, base)
     store.write(request.version, state, request.keep)
     sha256 = "" if state is None else hashlib.sha256(state).hexdigest()
-    return Answer(outcome=outcome, state_sha256=sha256 if "digest" in hosted.shares else None)
+    shared = sha256 if "digest" in hosted.shares else None
+    return Answer(evaluated=evaluated, outcome=outcome, state_sha256=shared)
 
 
 def _without_private(outcome: Outcome, order: Order, hosted: Hosted) -> Outcome:

@@ -33,6 +33,7 @@ class _Request(NamedTuple):
     run_id: str = ""
     config: str = ""  # the run file
     objective: tuple[str, dict[str, Any]] | None = None  # its kind and settings, once it is known
+    evaluation: Order | None = None  # to be performed before the order
     order: Order | None = None
     farewell: Farewell | None = None
     base: int = 0  # the version of the client's state to begin with; 0 where it has none yet
@@ -44,8 +45,8 @@ class _Request(NamedTuple):
 
 @tree.register
 class Request(_Request, Message):
-    """What a server asks of a node: to introduce itself, to perform an `order`, or to keep what
-    came of the run.
+    """What a server asks of a node: to introduce itself, to perform an `evaluation`, an `order` or
+    one after the other, or to keep what came of the run.
     """
 
     def check(self) -> "Request":
@@ -57,7 +58,7 @@ class Request(_Request, Message):
             _matches(RUN_ID, self.run_id)
             and isinstance(self.config, str)
             and (self.objective is None or _is_objective(self.objective))
-            and (self.order is None or isinstance(self.order, Order))
+            and all(each is None or isinstance(each, Order) for each in self._orders)
             and (self.farewell is None or _is_farewell(self.farewell))
             and all(type(number) is int and number >= 0 for number in versions)
             and all(type(number) is int and number >= 0 for number in (self.base, self.version))
@@ -65,9 +66,18 @@ class Request(_Request, Message):
             and all(_matches(SHA256, sha) and is_bytes(data) for sha, data in enclosed)
         ):
             raise FormatError("a request must have the types of its fields, got others")
-        if self.order is not None:
-            self.order.check()
+        for each in self.orders:
+            each.check()
         return self
+
+    @property
+    def _orders(self) -> tuple[Order | None, Order | None]:
+        return self.evaluation, self.order
+
+    @property
+    def orders(self) -> list[Order]:
+        """What is to be performed, in order."""
+        return [each for each in self._orders if each is not None]
 
 
 def _is_farewell(value: Any) -> bool:
@@ -105,7 +115,8 @@ class Card(NamedTuple):
 
 class _Answer(NamedTuple):
     card: Card | None = None
-    outcome: Outcome | None = None
+    evaluated: Outcome | None = None  # of the evaluation
+    outcome: Outcome | None = None  # of the order
     has_kept: bool = False  # what came of the run
     lacks: tuple[str, ...] = ()  # sha256 of publications that must be enclosed
     state_sha256: str | None = None  # of the new state, "" for none, where the client shares it
@@ -123,6 +134,7 @@ class Answer(_Answer, Message):
         lacks = self.lacks if isinstance(self.lacks, tuple) else (None,)
         if not (
             (self.card is None or _is_card(self.card))
+            and (self.evaluated is None or isinstance(self.evaluated, Outcome))
             and (self.outcome is None or isinstance(self.outcome, Outcome))
             and isinstance(self.has_kept, bool)
             and all(_matches(SHA256, sha) for sha in lacks)
