@@ -81,7 +81,7 @@ def load_client(request: Request, own: ClientSettings) -> Hosted | Answer:
         federation = make_federation(settings).only(own.name)
     else:
         folder = OwnFolder(settings, own.name, Path(own.data), own.shares)
-        if request.order is None:
+        if not request.orders and request.farewell is None:
             return folder.answer(request)
         federation = folder.federation(request.agreed)
     setup = None
