@@ -98,6 +98,21 @@ def test_tables_give_the_bits_of_the_simulation(tmp_path, method):
     assert read["standardised"]["mean"][:1] != [0.0]
 
 
+def test_noise_comes_from_a_secret_of_the_client(tmp_path):
+    method = {"name": "fedconceptem", "num_models": 2, "noise": 2.0}
+    clients, run = write_tables(tmp_path / "clients"), settings(method)
+    seeded = {**run, "run": {**run["run"], "noise_seed": 5}}
+    grid, summary = assert_same(tmp_path, clients, seeded)
+    assert not list((tmp_path / "states").glob("*/*/secret"))
+    folders = {name: tmp_path / "own" / name for name in NAMES}
+    grid = grid_of(folders, tmp_path / "private")
+    other = federate(grid, tmp_path / "secret", run)
+    assert other["parameters_sha256"] != summary["parameters_sha256"]
+    secrets = [path.read_bytes() for path in (tmp_path / "private").glob("*/*/secret")]
+    assert len(set(secrets)) == len(NAMES)
+    assert not any(secret in message for secret in secrets for message in grid.seen)
+
+
 @pytest.mark.parametrize(
     ("target", "sections"),
     [
