@@ -112,7 +112,7 @@ def agree_on_reading(looks: Looks, source: Folder, kind: str) -> Reading:
         require_several([facts[0].only or ""])
     return Reading(
         tuple(sorted(text_columns(look.texts for look in looks.values()))),
-        decide_kind(facts, _targets(source, first), kind),
+        _decide_kind(dict(zip(names, facts, strict=True)), _targets(source, first), kind),
         sum(look.examples for look in looks.values()),
         any(each.text is not None for each in facts),
     )
@@ -156,6 +156,18 @@ def _names(looks: Looks) -> list[ClientId]:
 
 def _first(looks: Looks) -> Look:
     return looks[_names(looks)[0]]
+
+
+def _decide_kind(
+    facts: Mapping[ClientId, TargetFacts], targets: tuple[str, ...], kind: str
+) -> Kind:
+    if kind != "auto":  # what is asked for must hold of every client by itself
+        for name, each in facts.items():
+            try:
+                decide_kind([each], targets, kind)
+            except DataError as error:
+                raise DataError(f"client {quote(name)}: {error}") from None
+    return decide_kind(list(facts.values()), targets, kind)
 
 
 def _targets(source: Folder, look: Look) -> tuple[str, ...]:

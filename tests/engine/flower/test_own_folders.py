@@ -363,7 +363,7 @@ def test_targets_that_nobody_can_agree_on(tmp_path, target, rule):
 def test_targets_must_be_numbers_at_every_client(tmp_path):
     run = settings(objective={"kind": "regression"})
     message = refuse(tmp_path, lambda folders: None, run)
-    assert message.startswith("targets must be numbers, got ")
+    assert message == "client 'a-b': targets must be numbers, got 'sick'"
 
 
 def test_a_feature_without_a_value_anywhere(tmp_path):
