@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from concordfl import ClientStepError, DataError, SettingError, tree
+from concordfl.deploy import newcomer, predictions
 from concordfl.engine.files import to_json
 from concordfl.engine.records import RunFolder
 
@@ -466,6 +467,37 @@ def test_who_comes_back_with_another_file_is_not_the_same(tmp_path):
     edit("north", lambda text: text + text.splitlines()[1] + "\n")(folders)
     summary = federate(grid_of(folders, tmp_path / "states"), tmp_path / "out", run, timeout=20.0)
     assert summary["missing"]["timed out"] >= 1
+
+
+def test_who_comes_after_the_run_is_read_as_agreed(tmp_path):
+    """A category that nobody had in training is unknown."""
+    folders = own_folders(write_tables(tmp_path / "clients"), tmp_path / "own")
+    late = {"a": folders.pop("a")}
+    federate(grid_of(folders, tmp_path / "states"), tmp_path / "out", settings())
+    grid = grid_of(late, tmp_path / "states")
+    summary = federate(grid, tmp_path / "out", settings())
+    assert not any(request.question for request in messages(grid, Request))
+    (result,) = (tmp_path / "states/a").glob("*/result")
+    assert (
+        json.loads((result / "summary.json").read_text())["preprocessing"]
+        == (summary["preprocessing"])
+    )
+    newcomer.adapt(result, late["a"] / "data.csv", client="a")
+    found = predictions.predict(result, late["a"] / "data.csv")
+    assert found.client == "a"
+
+
+def test_a_file_that_changes_while_clients_agree_is_that_clients_fault(tmp_path):
+    folders = own_folders(write_tables(tmp_path / "clients"), tmp_path / "own")
+    grid = grid_of(folders, tmp_path / "states")
+
+    def remove_file():
+        if len(messages(grid, Answer)) == 4:  # all have introduced themselves
+            (folders["north"] / "data.csv").unlink(missing_ok=True)
+
+    grid.before = remove_file
+    with pytest.raises(DataError, match="'north' must answer, got client 'north': .* of these"):
+        federate(grid, tmp_path / "out", settings())
 
 
 def test_a_client_that_does_not_answer_is_named(tmp_path):

@@ -23,6 +23,7 @@ from ...data.agreement import (
 from ...data.preprocessing import Preprocessing
 from ...data.row_splits import SPLIT_NAMES, require_both
 from ...data.standardise import Moments
+from ..node import MAX_DETAIL_CHARACTERS
 from . import own_folder
 from .meeting import Carrier, Clock, Lost, Meeting, NodeId, Ticket
 from .members import Members
@@ -91,7 +92,8 @@ def _read(id: ClientId, data: bytes | Lost) -> dict[str, Any]:
     with _naming(id):
         answer = Answer.from_bytes(data).check()
     if answer.told is None:
-        raise DataError(answer.refusal or f"client {id!r} must answer, got nothing")
+        refusal = " ".join(answer.refusal.split())[:MAX_DETAIL_CHARACTERS]
+        raise DataError(f"client {id!r} must answer, got {refusal or 'nothing'}")
     return answer.told
 
 

@@ -29,13 +29,15 @@ from ...data.own_client import (
     values_in,
 )
 from ...data.standardise import Moments
-from ...scenarios.build import Scenario, split_alone
+from ...scenarios.build import split_alone
 from ...scenarios.partition import Natural
 from .client_store import Refused
 from .parcel import Answer, Card, Request
 
 # Questions, in the order in which they are asked; the last one only says that somebody did not fit.
 VALUES, SUMS, REFUSED = "values", "sums", "refused"
+# Settings of data that are about all examples together.
+OF_ALL_EXAMPLES = ("without", "limit", "test_limit", "pool_test", "copies")
 
 log = logging.getLogger(__name__)
 
@@ -58,21 +60,19 @@ def require_own_folders(settings: Config) -> Folder:
             "scenario must leave clients' examples as and where they are where clients have "
             f"folders of their own, got {kind}"
         )
-    dealt = {name: getattr(source, name) for name in _OF_ALL_EXAMPLES}
-    held_out = scenario.hold_out or Scenario.hold_out
-    for name, value, default in (
-        *((f"data.{name}", value, getattr(Folder, name)) for name, value in dealt.items()),
-        ("scenario.hold_out", held_out, Scenario.hold_out),
-    ):
-        if value != default:
-            raise SettingError(
-                f"{name} must be left out where clients have folders of their own, got "
-                f"{received(value)}"
-            )
+    unused = {
+        f"data.{name}": getattr(source, name)
+        for name in OF_ALL_EXAMPLES
+        if getattr(source, name) != getattr(Folder, name)
+    }
+    if scenario.hold_out:
+        unused["scenario.hold_out"] = scenario.hold_out
+    for name, value in unused.items():
+        raise SettingError(
+            f"{name} must be left out where clients have folders of their own, got "
+            f"{received(value)}"
+        )
     return source
-
-
-_OF_ALL_EXAMPLES = ("without", "limit", "test_limit", "pool_test", "copies")
 
 
 @dataclass(frozen=True)
