@@ -12,14 +12,10 @@ from ..data.text import quote
 from ..engine.flower.client import ClientSettings
 from ..engine.flower.server import ServerSettings, require_federable
 from .certificates import VALID_DAYS, make_certificates, make_node_key
-from .project import FORMAT, PROJECT_FILE, SIMULATED, Choices, Client, Project
+from .project import FORMAT, PROJECT_FILE, SIMULATED, Choices, Client, Project, flower_app
 
 FIRST_LOCAL_PORT, LOCAL_PORTS = 9094, 50_000  # of SuperNodes; the first is Flower's default
 SECRET, SCRIPT, PLAIN = 0o600, 0o755, 0o644
-APPS = {
-    "serverapp": "concordfl.engine.flower.server:app",
-    "clientapp": "concordfl.engine.flower.client:app",
-}
 # how `flwr` is told to reach the server, in its config.toml
 SECURE_LINK, INSECURE_LINK = 'root-certificates = "$HERE/ca.pem"', "insecure = true"
 INSECURE = "nothing is encrypted, and anybody can take part as any client"
@@ -51,19 +47,6 @@ def make_files(settings: Config, clients: Sequence[Client], choices: Choices) ->
         own = _client_files(client, {**values, **local}, choices)
         files |= _below(f"clients/{client.folder}", own)
     return files if choices.insecure else files | _secrets(clients, choices)
-
-
-def flower_app(run: Mapping[str, Any], name: str = "federation") -> dict[str, Any]:
-    """The table of a `pyproject.toml` without code, with `run` as its run config."""
-    app = {"publisher": "concordfl", "components": APPS, "config": run}
-    about = {
-        "name": name,
-        "version": "1.0.0",
-        "description": "a run of concordfl",
-        "license": "Apache-2.0",
-        "dependencies": [],
-    }
-    return {"project": about, "tool": {"flwr": {"app": app}}}
 
 
 def _shared_values(choices: Choices, count: int) -> dict[str, str]:
@@ -116,7 +99,7 @@ def _client_files(client: Client, values: Values, choices: Choices) -> Files:
         meaning = "its part of the federation that the run file simulates"
     own = {**values, "NAME": code_span(client.name), "FOLDER": client.folder}
     keys = "" if choices.insecure else _fill_text("README-client-keys.md", own)
-    data = {"DATA": code_span(client.data), "DATA_MEANING": meaning}
+    data = {"DATA": _cell(client.data), "DATA_MEANING": meaning, "NAME_CELL": _cell(client.name)}
     return {
         "README.md": _fill("README-client.md", own, KEYS=keys, **data),
         "node.toml": _toml(node),
@@ -169,16 +152,21 @@ def _local_port(number: int, taken: int) -> int:
 
 
 def code_span(text: str) -> str:
-    """Anybody's text as Markdown shows it: as it is, on one line, also in a table."""
+    """Anybody's text as Markdown shows it: as it is, on one line."""
     letters = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-    line = "".join(letters).replace("|", "\\|")
+    line = "".join(letters)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     pad = " " if line.startswith(("`", " ")) or line.endswith(("`", " ")) else ""
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
+def _cell(text: str) -> str:
+    """The same in a table."""
+    return code_span(text).replace("|", "\\|")
+
+
 def _row(client: Client) -> str:
-    return f"| {code_span(client.name)} | `clients/{client.folder}` | {code_span(client.data)} |"
+    return f"| {_cell(client.name)} | `clients/{client.folder}` | {_cell(client.data)} |"
 
 
 def _template(name: str) -> str:

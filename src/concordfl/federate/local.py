@@ -16,7 +16,7 @@ from ..engine.files import make_folder
 from ..engine.records import RunFolder
 from ..watch.status import RunStatus, Watcher
 from .project import Project
-from .services import LOOPBACK, ServiceError, Services, free_port, is_free
+from .services import LOOPBACK, ServiceError, Services, free_port, is_free, is_listening
 
 SERVER, SUBMISSION = "server", "submit"  # the names of two processes, and of their logs
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -151,7 +151,7 @@ class Local:
 
     def _is_ready(self) -> bool:
         if self.project.insecure:
-            return not is_free(self.port)
+            return is_listening(self.port)
         return REGISTERED in self.services.log_text(SERVER)
 
     def _has_ended(self) -> bool:

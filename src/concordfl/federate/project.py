@@ -11,10 +11,10 @@ import ipaddress
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -31,6 +31,10 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 MAX_NAME_CHARACTERS = 200
 MAX_FOLDER_CHARACTERS = 60
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+APPS = {
+    "serverapp": "concordfl.engine.flower.server:app",
+    "clientapp": "concordfl.engine.flower.client:app",
+}
 
 Port = Annotated[int, Ge(1), Le(65535)]
 
@@ -105,6 +109,19 @@ def _is_host(text: str) -> bool:
     except ValueError:
         # A name of digits and dots alone is an address with a mistake in it.
         return HOST_NAME.fullmatch(text) is not None and not re.fullmatch(r"[0-9.]+", text)
+
+
+def flower_app(run: Mapping[str, Any], name: str = "federation") -> dict[str, Any]:
+    """The table of a `pyproject.toml` without code, with `run` as its run config."""
+    app = {"publisher": "concordfl", "components": APPS, "config": run}
+    about = {
+        "name": name,
+        "version": "1.0.0",
+        "description": "a run of concordfl",
+        "license": "Apache-2.0",
+        "dependencies": [],
+    }
+    return {"project": about, "tool": {"flwr": {"app": app}}}
 
 
 # --- clients --------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class Services:
 
     def __exit__(self, *_: object) -> None:
         with undisturbed():
+            # The first is the server, at which the others sign off.
+            self.stop(*list(self.processes)[1:])
             self.stop(*self.processes)
 
     def start(
@@ -197,6 +199,13 @@ def is_free(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody answers there; unlike `is_free` it takes the port for no moment."""
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port)):
+        return True
+    return False
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float) -> None:
