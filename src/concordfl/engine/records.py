@@ -14,6 +14,8 @@ models/clients/<client>.safetensors a client's personal part
 adapted/<client>.json, .safetensors what came of a client that joined later: see deploy/kept.py
 tracked/<tool>/                     what trackers have written: see track/
 summary.json                        the result; a run without one is not finished
+received.safetensors                at a client of a real federation, in the place of records and
+                                    checkpoints: see deploy/received.py
 """
 
 import hashlib
@@ -68,6 +70,7 @@ from .sealed_tensors import join_header, seal_client_tree, split_header, verify_
 RECORD_FORMAT = 1
 MODEL_FORMAT = 1
 PROGRESS_FILE = "progress.json"
+RECEIVED_FILE = "received.safetensors"
 # what is written before the first round is played
 BEFORE_FIRST_ROUND = (
     *("config.toml", EXAMPLES_FILE, "federation.json", "executor.json", PROGRESS_FILE),
@@ -335,9 +338,18 @@ class RunFolder:
             file.truncate(seal.length)
 
     def read_records(self) -> list[dict[str, Any]]:
+        self._require_servers()
         data = _read_records(self.records_file)
         self._verify_final_records(data)
         return self._parse_records(data)
+
+    def _require_servers(self) -> None:
+        """Refuse the folder of a client, which was given the result alone."""
+        if (self.path / RECEIVED_FILE).exists():
+            raise CheckpointError(
+                f"a run directory must hold the run's records, got {self.path}, which is what a "
+                "client was given of it: the server has them"
+            )
 
     def read_records_so_far(self) -> list[dict[str, Any]]:
         """The records of a run that another process may be writing: its last line counts once its
@@ -402,6 +414,7 @@ class RunFolder:
                 remove(self._clients_file(later))
 
     def _read_clients(self, round: int) -> Columns:
+        self._require_servers()
         file = self._clients_file(round)
         data = read_file(file)
         with damage_in(file, "remove it, and the figures of clients in that round with it"):

@@ -64,6 +64,11 @@ class Meeting:
         self.refusals: dict[NodeId, str] = {}
         self.there: frozenset[NodeId] = frozenset()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody who is there has still to answer."""
+        return not self._tickets
+
     def look(self) -> None:
         """See who is there, ask those who are new, and take their answers."""
         self.there = self._carrier.nodes()

@@ -18,17 +18,19 @@ from flwr.serverapp import Grid, ServerApp
 
 from ...assemble import make_setup, model_from, network_identity
 from ...config import TOML_ERRORS, Config, read_table
-from ...core import Count, Positive, SettingError, Settings
+from ...core import Algorithm, Count, Positive, SettingError, Settings, tree
 from ...deploy.saving import write_models
 from ...runner import DataFacts, summarise
-from ..checkpoint import check_identity
-from ..experiment import Event, Experiment
+from ..checkpoint import Progress, check_identity
+from ..experiment import Event, Experiment, is_identical
+from ..files import to_json
 from ..records import RunFolder
 from ..setup import Setup
 from .carrier import GridCarrier
 from .executor import RemoteNodes
 from .meeting import Carrier, Clock, Meeting, Run
 from .members import Members
+from .parcel import Farewell
 
 REASON = "clients are SuperNodes"
 
@@ -79,8 +81,7 @@ def serve(carrier: Carrier, given: ServerSettings, clock: Clock | None = None) -
     with opened as folder:
         if folder.read_config() != settings.to_toml():
             raise SettingError(f"{out} must be gone on with by the run file that it began with")
-        finished = folder.read_summary()
-        return finished or _play(carrier, given, settings, folder, clock or Clock())
+        return _play(carrier, given, settings, folder, clock or Clock())
 
 
 def require_federable(settings: Config) -> None:
@@ -93,8 +94,9 @@ def require_federable(settings: Config) -> None:
 def _play(
     carrier: Carrier, given: ServerSettings, settings: Config, folder: RunFolder, clock: Clock
 ) -> dict[str, Any]:
-    folder.show_running()
-    recorded = folder.read_federation()
+    recorded, summary = folder.read_federation(), folder.read_summary()
+    if summary is None:
+        folder.show_running()
     known = None if recorded is None else Members.from_facts(recorded)
     run = Run(secrets.token_hex(16) if known is None else known.run_id, settings.to_toml())
     meeting = Meeting(carrier, run, given.timeout)
@@ -106,19 +108,45 @@ def _play(
         folder.write_executor(_choice(setup))
     else:
         check_identity(folder.path, recorded["identity"], identity)
-        _await(meeting, members, given, clock)
+        _await(meeting, members, given, clock, is_over=summary is not None)
     run = run._replace(objective=members.objective_table)
     keep = settings.run.keep_checkpoints
     executor = RemoteNodes(carrier, setup, run, meeting, given.timeout, keep, members.cards, clock)
     roster = members.roster(setup)
     experiment = Experiment(setup, roster, settings.run, executor, folder, _say, identity)
     progress = experiment.restore()
-    experiment.run(progress)
-    data = DataFacts(members.preprocessing, members.without_test)
-    summary = summarise(settings, experiment, progress, REASON, data)
-    write_models(folder, settings.algorithm, progress, executor.personal_parts())
-    folder.write_summary(summary)
+    if summary is None:
+        experiment.run(progress)
+        data = DataFacts(members.preprocessing, members.without_test)
+        summary = summarise(settings, experiment, progress, REASON, data)
+        write_models(folder, settings.algorithm, progress, executor.personal_parts())
+        folder.write_summary(summary)
+    _deliver(executor, settings.algorithm, progress, summary)
     return summary
+
+
+def _deliver(
+    executor: RemoteNodes, algorithm: Algorithm, progress: Progress, summary: dict[str, Any]
+) -> None:
+    """Give everybody who is there what came of the run. Who is not has only to be there when the
+    same app is submitted again.
+    """
+    executor.meeting.look()
+    there = executor.meeting.present()
+    new = algorithm.message(progress.server, None) if algorithm.accepts_new_clients else None
+    told = to_json({**summary, "failures": []})  # they name other clients
+    farewells = {}
+    for id in there:
+        took_part = id in executor.roster
+        own = algorithm.message(progress.server, id) if took_part else None
+        own = None if new is not None and own is not None and is_identical(own, new) else own
+        farewells[id] = Farewell(told, tree.normal(own), tree.normal(new), took_part)
+    missed = executor.deliver(farewells)
+    kept = [id for id in there if id not in missed]
+    log.info("the result was given to %s", ", ".join(map(repr, kept)) or "nobody")
+    for id in sorted({*executor.roster, *there} - set(kept)):
+        why = missed[id].detail if id in missed else "its node is not there"
+        log.warning("the result was not given to %r: %s", id, why)
 
 
 def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Clock) -> Members:
@@ -133,8 +161,15 @@ def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Cl
     return Members.agree(meeting.run.id, cards, settings)
 
 
-def _await(meeting: Meeting, members: Members, given: ServerSettings, clock: Clock) -> None:
-    """Let those who were there come back; who does not is missing, as in any round."""
+def _await(
+    meeting: Meeting, members: Members, given: ServerSettings, clock: Clock, *, is_over: bool
+) -> None:
+    """Let those who were there come back; who does not is missing, as in any round. Of a run that
+    `is_over` only those matter who are there.
+    """
+    if is_over:
+        meeting.wait_for(lambda _: meeting.is_settled, given.wait, clock)
+        return
     there = meeting.wait_for(lambda now: members.cards.keys() <= now.keys(), given.wait, clock)
     if not members.cards.keys() & there.keys():
         raise SettingError(
