@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_nothing_and_up_goes_on(tmp_path, monkeypatch):
     wait_until(lambda: list(checkpoint.glob("manifest-*1.json")), "round 1", SECONDS)
     busy = concordfl(tmp_path, "federate", "up", project)
     assert busy.returncode == 2
-    assert "must be up once at a time" in busy.stderr
+    assert "can be up once at a time" in busy.stderr
     assert processes_of(project)
     up.send_signal(signal.SIGINT)
     _, errors = up.communicate(timeout=120)
@@ -127,7 +127,9 @@ def test_a_process_that_dies_ends_all_and_is_named(tmp_path):
     key.write_bytes((project / "server/server.key").read_bytes())  # nobody has registered it
     done = concordfl(tmp_path, "federate", "up", project)
     assert done.returncode == 2
-    assert re.fullmatch(r"concordfl: client-client-1 has ended .*client-1\.log\n", done.stderr)
+    assert re.fullmatch(
+        r"concordfl: clients/client-1 has ended .*logs/clients/client-1\.log\n", done.stderr
+    )
     assert processes_of(project) == []
 
 

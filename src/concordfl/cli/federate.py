@@ -79,10 +79,9 @@ def up(folder: ProjectArgument) -> None:
     """Run a whole project on this machine: server, clients and the run; all end with it."""
     require_flower()
     project = Project.read(folder)
-    summary = finished_summary(folder)
-    if summary is not None:
+    if finished_summary(folder) is not None:
         say(f"The run of {folder} has finished; another needs another project")
-        show_summary(summary, run_folder(folder))
+        _show_result(folder)
         return
     command = f"concordfl federate up {shlex.quote(str(folder))}"
     with stoppable(f"`{command}`"), started(folder) as local:
@@ -90,11 +89,17 @@ def up(folder: ProjectArgument) -> None:
             say(f"Port {project.port} is taken; the server listens at {local.port} instead")
         with closing(local.play()) as views:
             _show(views, folder)
-    show_summary(finished_summary(folder) or {}, run_folder(folder))
+    _show_result(folder)
     say(
         f"Clients' private states are in {folder / 'clients'}/*/states, "
         f"logs in {folder / 'logs'}; all processes have ended"
     )
+
+
+def _show_result(folder: Path) -> None:
+    summary = finished_summary(folder)
+    if summary is not None:
+        show_summary(summary, run_folder(folder))
 
 
 def _show(views: Iterator[View], folder: Path) -> None:

@@ -18,7 +18,7 @@ from ..watch.status import RunStatus, Watcher
 from .project import Project
 from .services import LOOPBACK, ServiceError, Services, free_port, is_free, is_listening
 
-SERVER, SUBMISSION = "server", "submit"  # the names of two processes, and of their logs
+SERVER, SUBMISSION = "server", "submit"  # folders; their processes and logs are called so too
 SECONDS_BETWEEN_LOOKS = 1.0
 START_SECONDS = 600.0  # which a busy machine may take
 # A server app that is killed cannot say that it has ended: then nobody runs the run any more.
@@ -44,7 +44,7 @@ class View(NamedTuple):
 
 
 def run_folder(project: Path) -> Path:
-    return project / "server" / "run"
+    return project / SERVER / "run"
 
 
 def finished_summary(project: Path) -> dict[str, Any] | None:
@@ -58,12 +58,12 @@ def started(folder: Path) -> Iterator["Local"]:
     """A project whose processes end with this context, however it is left."""
     folder = folder.absolute()
     project = Project.read(folder)
-    make_folder(folder / "logs")
+    make_folder(folder / "logs" / "clients")
     lock = FileLock(folder / "logs" / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise SettingError(f"a project must be up once at a time, got {folder}, which is") from None
+        raise SettingError(f"a project can be up once at a time, got {folder}, which is") from None
     with lock:
         port = project.port if is_free(project.port) else free_port()
         address = {
@@ -80,26 +80,23 @@ class Local:
 
     def __init__(self, folder: Path, project: Project, services: Services, port: int) -> None:
         self.folder, self.project, self.services, self.port = folder, project, services, port
+        self._watcher: Watcher | None = None  # of the run, once it has begun
         self._ran_at: float | None = None  # when the run was last seen running
 
     def play(self) -> Generator[View, None, None]:
         """Start all and stay until the run has ended; a view about once a second."""
-        self._start(SERVER, "server", "start.sh")
+        self._start(SERVER, "start.sh")
         yield from self._until(self._is_ready, "the server starts", START_SECONDS)
         for client in self.project.clients:
-            port = {"CONCORDFL_LOCAL_PORT": str(free_port())}
-            self._start(_log_name(client), f"clients/{client}", "start.sh", environment=port)
-        self._start(SUBMISSION, "submit", "submit.sh", "--stream")
+            self._start(f"clients/{client}", "start.sh", CONCORDFL_LOCAL_PORT=str(free_port()))
+        self._start(SUBMISSION, "submit.sh", "--stream")
         yield from self._until(self._has_ended, "clients come", None)
         if finished_summary(self.folder) is None:
             raise ServiceError(f"the run has failed: {self._why_it_failed()}")
 
-    def _start(
-        self, name: str, folder: str, *script: str, environment: dict[str, str] | None = None
-    ) -> None:
-        place = self.folder / folder
-        command = ("bash", *script)
-        self.services.start(name, command, place, environment)
+    def _start(self, role: str, *script: str, **environment: str) -> None:
+        """A script of a role's folder, as a process of its name."""
+        self.services.start(role, ("bash", *script), self.folder / role, environment)
 
     def _until(
         self, is_so: Callable[[], bool], stage: str, seconds: float | None
@@ -126,7 +123,7 @@ class Local:
         return View("" if members else stage, clients, refusals, run)
 
     def _client_state(self, folder: str, is_member: bool) -> ClientState:
-        name = _log_name(folder)
+        name = f"clients/{folder}"
         if name not in self.services.processes:
             return "not started"
         if CONNECTED not in self.services.log_text(name):
@@ -135,7 +132,8 @@ class Local:
 
     def _run_status(self) -> RunStatus | None:
         with suppress(ConcordError):  # not begun, or being written just now
-            (status,) = Watcher(run_folder(self.folder)).look()
+            self._watcher = self._watcher or Watcher(run_folder(self.folder))
+            (status,) = self._watcher.look()
             if status.state == "running":
                 self._ran_at = time.monotonic()
             return status._replace(way_on=None)  # which would be a simulation's
@@ -160,7 +158,7 @@ class Local:
 
     def _why_it_failed(self) -> str:
         """What the server's app has ended with, as Flower tells it."""
-        place, log = self.folder / "submit", self.services.log(SUBMISSION)
+        place, log = self.folder / SUBMISSION, self.services.log(SUBMISSION)
         found = RUN_ID.search(self.services.log_text(SUBMISSION))
         if found is None:
             return f"see {log}"
@@ -175,7 +173,3 @@ class Local:
             details = str(json.loads(told.stdout)["runs"][0]["status-details"])
             return f"{details.removeprefix(EXCEPTION)}; see {log}"
         return f"see {log}"
-
-
-def _log_name(folder: str) -> str:
-    return f"client-{folder}"
