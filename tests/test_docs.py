@@ -22,13 +22,14 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_configuration_reference_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs/make_reference.py")
+@pytest.mark.parametrize(
+    ("page", "maker"), [("configuration.md", "make_reference"), ("travels.md", "make_travels")]
+)
+def test_what_is_generated_is_up_to_date(page, maker):
+    spec = importlib.util.spec_from_file_location(maker, ROOT / f"docs/{maker}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs/configuration.md").read_text() == module.page(), (
-        "run python docs/make_reference.py"
-    )
+    assert (ROOT / "docs" / page).read_text() == module.page(), f"run python docs/{maker}.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

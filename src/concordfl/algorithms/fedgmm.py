@@ -43,8 +43,8 @@ class FedGMM(GaussianMixture):
         "FedGMM",
         "Wu et al.",
         2023,
-        travels="M2 models, sums for M1 Gaussians",
-        private="data, mixture weights",
+        travels="M2 models, sums for M1 Gaussians and mixture weights",
+        private="data",
         cost="M2",
     )
     supports = ANY_KIND

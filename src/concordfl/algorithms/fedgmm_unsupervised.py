@@ -33,8 +33,8 @@ class FedGMMUnsupervised(GaussianMixture):
         "FedGMM-unsupervised",
         "Wu et al.",
         2023,
-        travels="sums for M Gaussians",
-        private="data, mixture weights",
+        travels="sums for M Gaussians and mixture weights",
+        private="data",
         cost="0",
     )
     supports = ANY_KIND

@@ -33,7 +33,7 @@ def predict(
         raise SettingError(f"--out must be a .csv file, got {file}")
     found = predictions.predict(folder, data, client=client, trust=trust)
     predictions.write(found, file)
-    who = "the shared model" if client is None else client
+    who = "the shared model" if found.client is None else found.client
     say(f"{len(found.values)} samples, predicted by {who}")
     if found.scores is not None:
         say(f"{headline(found.scores)} on their labels")

@@ -41,6 +41,7 @@ def write(run: FinishedRun, path: Path, client: ClientId | None) -> Path:
         raise SettingError(f"a model must be exported as {', '.join(WRITERS)}, got {path}")
     if ending == ".onnx":
         _require_onnx()
+    client = run.own_client if client is None else client
     module = deployed_model(run.predictor_of(client), run.preprocessing)
     example = example_input(run.preprocessing)
     facts = {

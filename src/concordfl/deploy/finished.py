@@ -45,6 +45,7 @@ from ..engine.experiment import schedule
 from ..engine.records import RunFolder
 from ..engine.threads import one_thread
 from .kept import InFolder, Kept, Newcomer
+from .received import Received, read_received
 
 MAX_DIMENSIONS = 4  # of an example
 MAX_FEATURES = 10**8
@@ -76,6 +77,7 @@ class FinishedRun:
     model: Model
     objective: Objective
     kept: Kept
+    received: Received | None = None  # in the place of the server's state, at a client
 
     @classmethod
     def open(
@@ -106,12 +108,16 @@ class FinishedRun:
         if recorded is None:
             raise CheckpointError(f"a finished run must hold federation.json, got {folder} without")
         identity = {**recorded["identity"], "config": run.config_digest()}
-        progress = _last_progress(run, summary["rounds"], identity)
+        received = read_received(run.path)
+        if received is None:
+            progress = _last_progress(run, summary["rounds"], identity)
+            sha256 = tree.digest(progress.server)
+        else:
+            progress = Progress(None, summary["rounds"], publications=received.publications())
+            sha256 = str(summary["parameters_sha256"])
         network, objective = network_of(run, settings, summary, identity)
-        clients = tuple(recorded["clients"])
-        sha256 = tree.digest(progress.server)
-        kept = InFolder(run.path, settings, identity, sha256, clients)
-        return cls(settings, summary, progress, network, objective, kept)
+        kept = InFolder(run.path, settings, identity, sha256, tuple(recorded["clients"]))
+        return cls(settings, summary, progress, network, objective, kept, received)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -127,9 +133,8 @@ class FinishedRun:
         """The last stage's own count of rounds, on which draws depend: what is predicted now is
         what the run reported.
         """
-        turns = list(
-            schedule(self.algorithm, self.settings.run, self.model, len(self.kept.participants))
-        )
+        population = self.summary.get("clients", len(self.kept.participants))
+        turns = list(schedule(self.algorithm, self.settings.run, self.model, population))
         last: int = self.summary["rounds"]  # fewer than planned if it stopped early
         return turns[last - 1].stage_round
 
@@ -181,6 +186,20 @@ class FinishedRun:
 
     # --- what a client predicts with --------------------------------------------------------------
 
+    def message(self, id: ClientId | None) -> Tree:
+        """What the server gives a participant to predict with; None is a client that was not in
+        training.
+        """
+        if self.received is not None:
+            return self.received.message(id)
+        return self.algorithm.message(self.progress.server, id)
+
+    @property
+    def own_client(self) -> ClientId | None:
+        """Who predicts where nobody is named: at a client it is the client itself."""
+        name = None if self.received is None else self.received.client
+        return name if name is not None and self.kept.newcomer(name) is not None else None
+
     def predictor(self, id: ClientId, train: Examples, *, new: bool) -> Predictor:
         """What a client that has the examples `train` predicts with.
 
@@ -192,16 +211,18 @@ class FinishedRun:
                 self.algorithm,
                 self.client(id, train, has_state=state is not None),
                 state,
-                self.algorithm.message(self.progress.server, None if new else id),
+                self.message(None if new else id),
                 new=new,
                 tune_epochs=self.settings.run.tune_new,
             )
 
     def predictor_of(self, id: ClientId | None) -> Predictor:
         """What the client of that name predicts with: a participant, one that joined later, or one
-        that was held out. None is somebody of whom nothing is known.
+        that was held out. None is the client whose folder it is, or else somebody of whom nothing
+        is known.
         """
         self.require("classifies", "predict", "predicts labels")
+        id = self.own_client if id is None else id
         if id is None:
             return self._unadapted()
         joined = self.kept.newcomer(id)
@@ -233,14 +254,14 @@ class FinishedRun:
         """What a client that joined later predicts with; its examples are no longer needed."""
         message = newcomer.message
         if message is None:
-            message = self.algorithm.message(self.progress.server, None)
+            message = self.message(None)
         return Predictor(self.algorithm, self._nobody(id), newcomer.state, message)
 
     def unadapted(self) -> Predictor | None:
         """What somebody without examples predicts with, where the method has something for them."""
         if not self.algorithm.accepts_new_clients:
             return None
-        message = self.algorithm.message(self.progress.server, None)
+        message = self.message(None)
         nobody = self._nobody("somebody")
         state = self.algorithm.unadapted(nobody, message)
         return None if state is None else Predictor(self.algorithm, nobody, state, message)
@@ -248,12 +269,13 @@ class FinishedRun:
     def _unadapted(self) -> Predictor:
         found = self.unadapted()
         if found is None:
-            adapts = self.algorithm.accepts_new_clients
-            way_out = ", or adapt to labelled examples of a new one" if adapts else ""
+            known = [*self.kept.participants, *self.kept.newcomers()]
+            ways = [f"give one of {listing(known)}"] if known else []
+            if self.algorithm.accepts_new_clients:
+                ways.append("adapt to labelled examples of a new one")
             raise SettingError(
                 f"client must be given, as {self.name!r} has no model that serves everybody, got "
-                f"none: give one of {listing([*self.kept.participants, *self.kept.newcomers()])}"
-                f"{way_out}"
+                f"none: {', or '.join(ways) or 'it serves those who were in training'}"
             )
         return found
 

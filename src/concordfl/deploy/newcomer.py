@@ -61,7 +61,7 @@ def join(
     if not len(examples):
         raise DataError(f"client {quote(id)} must have at least one example to adapt to, got none")
     predictor = run.predictor(id, examples, new=True)
-    shared = run.algorithm.message(run.progress.server, None)
+    shared = run.message(None)
     is_tuned = tree.digest(predictor.message) != tree.digest(shared)
     answer = {
         "client": id,
@@ -70,7 +70,7 @@ def join(
         "kept_from": len(examples),  # examples that the kept predictor is adapted to
         **(score_by_halves(run, examples, id) if test and len(examples) > 1 else {}),
         "inspect": predictor.inspect(),
-        "parameters_sha256": tree.digest(run.progress.server),
+        "parameters_sha256": run.summary["parameters_sha256"],
     }
     message = predictor.message if is_tuned else None
     run.kept.keep(Newcomer(answer, tree.normal(predictor.state), tree.normal(message)))

@@ -28,6 +28,7 @@ class Predictions(NamedTuple):
     labels: list[str] | None  # as the file has them
     scores: dict[str, Any] | None
     unknown: tuple[str, ...]  # labels that the run does not know: nothing is said of accuracy
+    client: ClientId | None  # who predicts; None for the model that serves everybody
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -53,10 +54,12 @@ class Predictions(NamedTuple):
 def predict(
     folder: Path, data: Path, *, client: ClientId | None = None, trust: bool = False
 ) -> Predictions:
-    """Of the samples in the file `data`, by a client of the run in `folder`, or by the model for
-    somebody of whom nothing is known. `trust` is `FinishedRun.open`'s.
+    """Of the samples in the file `data`, by a client of the run in `folder`; else by the client
+    whose folder it is, or by the model for somebody of whom nothing is known. `trust` is
+    `FinishedRun.open`'s.
     """
     run = FinishedRun.open(folder, trust=trust)
+    client = run.own_client if client is None else client
     samples = run.read(data)
     if not len(samples.x):
         raise DataError(f"{data}: there must be at least one sample, got none")
@@ -75,6 +78,7 @@ def predict(
         names,
         scores,
         tuple(sorted(unknown)),
+        client,
     )
 
 

@@ -139,7 +139,7 @@ def _by_likelihood(
     """
     algorithm = run.settings.algorithm
     labelled = labelled and algorithm.classifies
-    message = algorithm.message(run.progress.server, None)
+    message = run.message(None)
 
     def scorer(examples: Examples) -> dict[str, Tensor]:
         found = algorithm.likelihood(run.client("samples", examples), None, message, examples)

@@ -31,7 +31,7 @@ from ..core.protocol import FAILED, REFUSED, TIMED_OUT
 from ..metrics import criterion_in, is_better, last_ten
 from . import checkpoint, evaluate, sampling
 from .checkpoint import Progress, Selected
-from .executors import Executor
+from .executors import Executor, FarExecutor
 from .files import make_folder
 from .plan import Plan
 from .records import RecordsSeal, RunFolder
@@ -94,6 +94,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.algorithm, self.task = self.setup.algorithm, self.roster.task
+        self._due: Turn | None = None  # whose evaluation goes with the next order
+        self._late: list[tuple[Turn, dict[str, Any]]] = []  # records that came of such evaluations
         population = len(self.roster.participants)
         self.turns = list(schedule(self.algorithm, self.plan, self.task.model, population))
         self.cohort_size = min(self.plan.cohort_size(population), len(self.roster.population))
@@ -127,6 +129,10 @@ class Experiment:
         self.records = self.folder.read_records()
         for name, data in progress.publications.data.items():
             self.executor.publish(name, data)
+        turn = self.turns[progress.round - 1]
+        is_recorded = bool(self.records) and self.records[-1]["round"] == turn.round
+        if self._can_wait(turn) and not is_recorded and self._is_evaluated(turn, progress):
+            self._due = turn
         return progress
 
     def run(self, progress: Progress, until: int | None = None) -> Progress:
@@ -164,7 +170,12 @@ class Experiment:
             self.play(turn, progress)
             spent = progress.step_seconds.get(turn.stage.name, 0.0)
             progress.step_seconds[turn.stage.name] = spent + time.monotonic() - began
-            record = self._evaluate(turn, progress) if self._is_evaluated(turn, progress) else None
+            record = None
+            if self._is_evaluated(turn, progress):
+                if turn.round < end and self._can_wait(turn):
+                    self._due = turn
+                else:
+                    record = self._evaluate(turn, progress)
             progress.seconds += time.monotonic() - began
             before = progress.records
             if record is not None:
@@ -177,12 +188,20 @@ class Experiment:
             if ends or time.monotonic() - told >= SECONDS_BETWEEN_PROGRESS:
                 self._tell(progress)
                 told = time.monotonic()
+            late, self._late = self._late, []
             try:
-                self.observe(Event(turn, len(self.turns), progress.seconds, record, is_saved))
+                for earlier, found in late:
+                    self._show(earlier, found, progress, is_saved=is_saved)
+                self._show(turn, record, progress, is_saved=is_saved)
             except Stop:
                 if not self.is_over(progress):
                     self._end_with(turn, progress, record, before)
                 return
+
+    def _show(
+        self, turn: Turn, record: Mapping[str, Any] | None, progress: Progress, *, is_saved: bool
+    ) -> None:
+        self.observe(Event(turn, len(self.turns), progress.seconds, record, is_saved))
 
     def _end_with(
         self,
@@ -197,6 +216,7 @@ class Experiment:
                 "a run must not be stopped before there is something to predict with, got Stop in "
                 f"round {turn.round}"
             )
+        self._due = None
         if record is None or self.algorithm.scores_samples:
             if record is not None:
                 self.records.pop()
@@ -206,6 +226,11 @@ class Experiment:
             self._record(self._evaluate(turn, progress, last=True), progress)
         self._save(progress)
         self.is_stopped = True
+
+    def _can_wait(self, turn: Turn) -> bool:
+        """Whether an evaluation may go with the next order: nothing must depend on it before."""
+        is_far = isinstance(self.executor, FarExecutor) and not self.roster.held_out
+        return is_far and self.plan.patience is None and not self._is_last(turn)
 
     def _is_last(self, turn: Turn) -> bool:
         return turn.round == len(self.turns)
@@ -237,11 +262,13 @@ class Experiment:
         try:
             server = turn.stage.play(progress.server, cohort)
         except NoReplies:
+            self._settle(progress)
             counts = False
             progress.void_rounds += 1
             self.executor.discard()
             self._take_back(progress, published)
         else:
+            self._settle(progress)
             counts = True
             self._check_step(turn, progress.server, cohort.server_step)
             progress.server, progress.momentum = tree.normal(server), cohort.server_step.memory
@@ -342,9 +369,41 @@ class Experiment:
 
     def _perform(self, order: Order, progress: Progress, *, evaluation: bool = False) -> Outcome:
         """Bring an order to its clients, and take down what it cost and who is missing."""
-        each = None if order.each is None else tree.normal(order.each)
-        order = order._replace(broadcast=tree.normal(order.broadcast), each=each)
-        outcome = self.executor.perform(order).check(order)
+        order = _normal(order)
+        if self._due is None or evaluation:
+            outcome = self.executor.perform(order)
+        else:
+            outcome = self._perform_with_evaluation(order, self._due, progress)
+        self._take_down(order, outcome.check(order), progress, evaluation=evaluation)
+        return outcome
+
+    def _perform_with_evaluation(self, order: Order, turn: Turn, progress: Progress) -> Outcome:
+        """Evaluate the round before with the first order of a round, while its server state still
+        stands.
+        """
+        executor, self._due = self.executor, None
+        if not isinstance(executor, FarExecutor):
+            raise TypeError(f"{executor.name} must perform an evaluation by itself")
+        evaluation = self._evaluation_of(self.evaluated, turn, progress, new=False)
+        replies, outcome = executor.perform_both(evaluation, order)
+        self._take_down(evaluation, replies.check(evaluation), progress, evaluation=True)
+        self._record_late(turn, self._evaluate(turn, progress, local=replies.value), progress)
+        return outcome
+
+    def _settle(self, progress: Progress) -> None:
+        """Evaluate the round before by itself, if its evaluation was due and no order was sent."""
+        if self._due is not None:
+            turn, self._due = self._due, None
+            self._record_late(turn, self._evaluate(turn, progress), progress)
+
+    def _record_late(self, turn: Turn, record: dict[str, Any], progress: Progress) -> None:
+        self._record(record, progress)
+        self._late.append((turn, record))
+
+    def _take_down(
+        self, order: Order, outcome: Outcome, progress: Progress, *, evaluation: bool
+    ) -> None:
+        """What an order cost and who is missing; a failure may end the run."""
         progress.traffic.count(order, outcome, evaluation=evaluation)
         for id in sorted(outcome.missing):
             missing = outcome.missing[id]
@@ -357,12 +416,20 @@ class Experiment:
         if failed and self.setup.on_error == "stop":
             detail = outcome.missing[failed[0]].detail
             raise ClientStepError(f"client {failed[0]!r}, {order.where}: {detail}")
-        return outcome
 
     # --- evaluation, records, checkpoints ---------------------------------------------------------
 
-    def _evaluate(self, turn: Turn, progress: Progress, *, last: bool = False) -> dict[str, Any]:
-        local = self._examine(self.evaluated, turn, progress, new=False)
+    def _evaluate(
+        self,
+        turn: Turn,
+        progress: Progress,
+        *,
+        last: bool = False,
+        local: dict[ClientId, Tree] | None = None,
+    ) -> dict[str, Any]:
+        """The record of a round; `local` are the participants' replies where they are there."""
+        if local is None:
+            local = self._examine(self.evaluated, turn, progress, new=False)
         if not local:
             raise ClientStepError(
                 f"round {turn.round}: at least one client must be evaluated, got none that answered"
@@ -398,10 +465,17 @@ class Experiment:
     def _examine(
         self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
     ) -> dict[ClientId, Tree]:
+        order = self._evaluation_of(ids, turn, progress, new=new)
+        replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
+        return replies
+
+    def _evaluation_of(
+        self, ids: tuple[ClientId, ...], turn: Turn, progress: Progress, *, new: bool
+    ) -> Order:
         messages = {id: self.algorithm.message(progress.server, None if new else id) for id in ids}
         first = messages[ids[0]]
-        same = all(_is_identical(message, first) for message in messages.values())
-        order = _order_of(turn)._replace(
+        same = all(is_identical(message, first) for message in messages.values())
+        evaluation = _order_of(turn)._replace(
             step="evaluate",
             clients=tuple(sorted(ids)),
             broadcast=first if same else None,
@@ -413,8 +487,7 @@ class Experiment:
                 "tune_epochs": self.plan.tune_new if new else 0,
             },
         )
-        replies: dict[ClientId, Tree] = self._perform(order, progress, evaluation=True).value
-        return replies
+        return _normal(evaluation)
 
     def _examine_averaged(self, turn: Turn, progress: Progress) -> dict[ClientId, Tree]:
         """Held-out clients with the mean of the evaluated participants' own models."""
@@ -583,7 +656,13 @@ def _order_of(turn: Turn) -> Order:
     )
 
 
-def _is_identical(left: Tree, right: Tree) -> bool:
+def _normal(order: Order) -> Order:
+    """With messages as they arrive."""
+    each = None if order.each is None else tree.normal(order.each)
+    return order._replace(broadcast=tree.normal(order.broadcast), each=each)
+
+
+def is_identical(left: Tree, right: Tree) -> bool:
     """Whether two trees are made of the very same tensors under the same names."""
     if left is right:
         return True

@@ -3,6 +3,7 @@
 config.toml                         the settings of the run
 examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
+refused.json                        why it could not begin with the clients that were there
 executor.json                       how it is run: executor, workers, device
 progress.json                       how far it is, for whoever watches it
 .running                            locked while it runs: see running.py
@@ -14,6 +15,8 @@ models/clients/<client>.safetensors a client's personal part
 adapted/<client>.json, .safetensors what came of a client that joined later: see deploy/kept.py
 tracked/<tool>/                     what trackers have written: see track/
 summary.json                        the result; a run without one is not finished
+received.safetensors                at a client of a real federation, in the place of records and
+                                    checkpoints: see deploy/received.py
 """
 
 import hashlib
@@ -68,9 +71,12 @@ from .sealed_tensors import join_header, seal_client_tree, split_header, verify_
 RECORD_FORMAT = 1
 MODEL_FORMAT = 1
 PROGRESS_FILE = "progress.json"
+REFUSAL_FILE = "refused.json"
+RECEIVED_FILE = "received.safetensors"
 # what is written before the first round is played
 BEFORE_FIRST_ROUND = (
     *("config.toml", EXAMPLES_FILE, "federation.json", "executor.json", PROGRESS_FILE),
+    REFUSAL_FILE,
 )
 
 
@@ -170,6 +176,10 @@ class FederationFacts(TypedDict):
     clients: list[ClientFacts]
 
 
+class RefusalFacts(TypedDict):
+    why: str
+
+
 class ExecutorChoice(TypedDict):
     name: Literal["serial", "processes", "ray", "flower"]
     workers: WorkerCount
@@ -192,6 +202,7 @@ SUMMARY_FILE = "summary.json"
 REWRITE_BOTH = "remove it and summary.json, and `concordfl resume {folder}` writes both again"
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
 EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE_BOTH)
+REFUSAL = SealedJson(RefusalFacts, format=1, advice="remove it: nothing depends on it")
 FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE_BOTH)
 PROGRESS = SealedJson(
     ProgressFacts, format=1, advice="the run writes it again when it goes on", durable=False
@@ -299,6 +310,11 @@ class RunFolder:
     def write_federation(self, federation: Mapping[str, Any]) -> None:
         """Who takes part; written when a run begins."""
         FEDERATION.write(self.path / "federation.json", federation)
+        remove(self.path / REFUSAL_FILE)
+
+    def write_refusal(self, why: str) -> None:
+        """Why a run could not begin with its clients; the next try may."""
+        REFUSAL.write(self.path / REFUSAL_FILE, {"why": why})
 
     def read_federation(self) -> FederationFacts | None:
         return FEDERATION.read(self.path / "federation.json")
@@ -335,9 +351,18 @@ class RunFolder:
             file.truncate(seal.length)
 
     def read_records(self) -> list[dict[str, Any]]:
+        self._require_servers()
         data = _read_records(self.records_file)
         self._verify_final_records(data)
         return self._parse_records(data)
+
+    def _require_servers(self) -> None:
+        """Refuse the folder of a client, which was given the result alone."""
+        if (self.path / RECEIVED_FILE).exists():
+            raise CheckpointError(
+                f"a run directory must hold the run's records, got {self.path}, which is what a "
+                "client was given of it: the server has them"
+            )
 
     def read_records_so_far(self) -> list[dict[str, Any]]:
         """The records of a run that another process may be writing: its last line counts once its
@@ -402,6 +427,7 @@ class RunFolder:
                 remove(self._clients_file(later))
 
     def _read_clients(self, round: int) -> Columns:
+        self._require_servers()
         file = self._clients_file(round)
         data = read_file(file)
         with damage_in(file, "remove it, and the figures of clients in that round with it"):

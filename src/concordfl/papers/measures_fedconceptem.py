@@ -14,6 +14,7 @@ from ..core import ClientId, Examples, Key
 from ..deploy.finished import FinishedRun
 from ..report.pictures import Panel, Series
 from ..report.runs import Rows, mixture_weights
+from ..report.sections.shares import share_lines
 from ..study.kept_results import evaluated_round
 from ..study.portraits import labels_by_model as labels_of_models
 from ..toolbox import mixture
@@ -60,24 +61,8 @@ def model_shares(finished: FinishedRun) -> dict[str, Any]:
         record["round"]: _mean_weights(_weights(finished, record["round"]), sizes)
         for record in records
     }
-    models = sorted({model for each in shares.values() for model in each}, key=int)
-    series: list[Series] = [
-        {
-            "name": f"model {model}",
-            "x": list(shares),
-            "y": [each.get(model) for each in shares.values()],
-        }
-        for model in models
-    ]
-    panel: Panel = {
-        "kind": "lines",
-        "title": "",
-        "x_label": "round",
-        "y_label": "share of the examples",
-        "series": series,
-    }
     return {
-        "panels": [panel],
+        "panels": [share_lines(shares, "share of the examples")],
         "history": [evaluated_round(record) for record in records],
         "global_accuracy": finished.summary["final"]["global_accuracy"],
         "models": len(shares[finished.summary["rounds"]]),

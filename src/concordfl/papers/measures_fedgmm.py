@@ -15,14 +15,14 @@ from ..data.datasets.two_gaussians import CENTRES, VARIANCE
 from ..deploy.finished import FinishedRun
 from ..deploy.scoring import Scored, normalise, score_examples, to_unit_range
 from ..metrics import novelty
-from ..report.pictures import Panel, Series
+from ..report.pictures import Panel
 from ..scenarios.shift import Flip, Rotate, Scale, Shift
+from ..study.portraits import scatter_by_term
 
 UNSEEN = 1  # the digit
 LINE = np.linspace(-6, 6, 241)
 E_STEPS = (1, 2, 3, 5, 10, 20, 50)
 NUM_BINS = 40
-MOST_POINTS = 400  # of a kind in a picture
 LOG_X, LOG_Y = "log_p_x", "log_p_y_given_x"
 
 
@@ -88,7 +88,7 @@ def altered_labels(finished: FinishedRun) -> dict[str, Any]:
 def altered_labels_by_term(finished: FinishedRun) -> dict[str, Any]:
     """Figure 7: the same, by log p(x) and log p(y|x)."""
     seen, unseen = _with_altered_labels(finished)
-    points = _points({"familiar": seen, "altered labels": unseen})
+    points = scatter_by_term({"familiar": seen, "altered labels": unseen})
     return {"panels": [points], **_told_apart(seen, unseen, LOG_Y)}
 
 
@@ -104,7 +104,7 @@ def unseen_digit(finished: FinishedRun) -> dict[str, Any]:
     familiar, other_labels, digit = _scored(finished, known, altered, ones)
     points = {"familiar": familiar, "digit 1": digit, "altered labels": other_labels}
     return {
-        "panels": [_points(points)],
+        "panels": [scatter_by_term(points)],
         "digit_1": _told_apart(familiar, digit, LOG_X)["auroc"],
         "altered_labels": _told_apart(familiar, other_labels, LOG_Y)["auroc"],
     }
@@ -165,27 +165,6 @@ def _histogram(familiar: Scored, novel: Scored) -> Panel:
             {"name": "familiar", "x": edges.tolist(), "y": shares(familiar)},
             {"name": "novel", "x": edges.tolist(), "y": shares(novel)},
         ],
-    }
-
-
-def _points(parts: dict[str, Scored]) -> Panel:
-    """Samples by log p(x) and log p(y|x), spread evenly over each part."""
-
-    def drawn(part: Scored, column: str) -> list[float]:
-        values = part.columns[column]
-        chosen = np.linspace(0, len(values) - 1, min(MOST_POINTS, len(values))).astype(int)
-        return [float(value) for value in values[chosen]]
-
-    series: list[Series] = [
-        {"name": name, "x": drawn(part, LOG_X), "y": drawn(part, LOG_Y)}
-        for name, part in parts.items()
-    ]
-    return {
-        "kind": "points",
-        "title": "",
-        "x_label": "log p(x)",
-        "y_label": "log p(y|x)",
-        "series": series,
     }
 
 

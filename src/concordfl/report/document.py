@@ -106,7 +106,7 @@ class Clients(TypedDict):
     test: Sequence[int]
     true_groups: Mapping[str, Sequence[str | None]]  # by kind: "concept", "partition"
     classes: Sequence[str]  # empty where labels are no classes
-    label_shares: Sequence[Sequence[float]]  # by client, in the order of `classes`
+    label_shares: Sequence[Sequence[float]]  # of training examples, by client
     apart: Sequence[str]  # what sets it apart, in a sentence
     verdict: Sequence[str]  # whether it is familiar or novel, in a sentence; "" where nothing tells
     runs: Sequence[ClientsOfRun]

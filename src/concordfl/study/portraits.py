@@ -6,7 +6,7 @@ A picture of very many clients shows some of them, and says so.
 import base64
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ def _novelty(finished: FinishedRun) -> list[Panel]:
     }
     panels = [_histogram(scored)]
     if all(LOG_Y in part.columns for part in scored.values()):
-        panels.insert(0, _scatter(scored))
+        panels.insert(0, scatter_by_term(scored))
     return panels
 
 
@@ -129,7 +129,9 @@ def _test_examples(finished: FinishedRun, ids: Sequence[ClientId]) -> Examples:
     return Examples(x, y, scale=tests[0].scale)
 
 
-def _scatter(scored: dict[str, Scored]) -> Panel:
+def scatter_by_term(scored: Mapping[str, Scored]) -> Panel:
+    """Samples by log p(x) and log p(y|x), spread evenly over each part."""
+
     def drawn(part: Scored, column: str) -> list[float]:
         values = part.columns[column]
         chosen = np.linspace(0, len(values) - 1, min(MOST_SAMPLES, len(values))).astype(int)

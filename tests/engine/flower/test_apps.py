@@ -3,23 +3,27 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 import tomli_w
+from sklearn.datasets import load_digits
 
 import concordfl as cf
-from concordfl import SettingError
+from concordfl import ConcordError, SettingError
+from concordfl.deploy import newcomer, predictions
+from concordfl.study import reports
 from fake_carrier import FakeTime
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install concordfl[flower]")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.common.constant import ErrorCode  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from concordfl.engine.flower import client, server  # noqa: E402
+from concordfl.engine.flower import server  # noqa: E402
 from concordfl.engine.flower.carrier import GridCarrier, from_record, to_record  # noqa: E402
 from concordfl.engine.flower.meeting import Lost  # noqa: E402
 from concordfl.engine.flower.parcel import Answer, Request  # noqa: E402
+from fake_grid import FakeGrid  # noqa: E402
 
 RUN = {
     "run": {"rounds": 3, "evaluate_every": 3, "checkpoint_seconds": 0},
@@ -27,39 +31,6 @@ RUN = {
     "scenario": {"clients": 2, "partition": {"kind": "iid"}},
     "algorithm": {"name": "apfl"},
 }
-
-
-@pytest.fixture(autouse=True)
-def identity():
-    """Of the process that Flower would run an app in."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-
-
-class FakeGrid:
-    """Nodes that answer at once; `node_configs` by node id."""
-
-    def __init__(self, node_configs):
-        self.node_configs, self.replies = node_configs, {}
-        self.numbers = itertools.count(1)
-        self.before = lambda: None
-
-    def get_node_ids(self):
-        return list(self.node_configs)
-
-    def push_messages(self, messages):
-        return [self._push(message) for message in messages]
-
-    def _push(self, message):
-        self.before()
-        id = f"message-{next(self.numbers)}"
-        message.metadata.__dict__["_message_id"] = id
-        config = self.node_configs[message.metadata.dst_node_id]
-        context = Context(1, message.metadata.dst_node_id, config, RecordDict(), {})
-        self.replies[id] = client.app(message, context)
-        return id
-
-    def pull_messages(self, message_ids):
-        return [self.replies.pop(id) for id in message_ids if id in self.replies]
 
 
 def nodes(tmp_path, names=("client-0", "client-1"), **config):
@@ -97,6 +68,77 @@ def test_a_run_file_gives_the_bits_of_its_simulation(tmp_path):
     assert serve(FakeGrid({}), tmp_path)["parameters_sha256"] == expected["parameters_sha256"]
     with pytest.raises(SettingError, match="by the run file that it began with"):
         serve(nodes(tmp_path), tmp_path, {**RUN, "algorithm": {"name": "fedavg"}})
+
+
+def result_of(tmp_path, name):
+    """Where a client keeps what came of the run."""
+    (folder,) = (tmp_path / name).glob("*/result")
+    return folder
+
+
+def samples(tmp_path):
+    """Some digits as somebody would bring them."""
+    data = load_digits()
+    np.savez(tmp_path / "some.npz", x=data.images[:40].astype(np.uint8), y=data.target[:40])
+    return tmp_path / "some.npz"
+
+
+SHORT = {"fedconcat": {"clusters": 2, "encoder_rounds": 2, "head_rounds": 2, "random_inputs": 50}}
+DELIVERED = ("apfl", "cfl", "fedavg", "fedconcat", "fedconceptem", "fedgmm", "ifca")
+
+
+@pytest.mark.parametrize("method", DELIVERED)
+def test_every_client_can_predict_with_what_it_has(tmp_path, method):
+    """As the simulation's folder predicts for it, with nothing of another client at hand."""
+    run = {**RUN, "algorithm": {"name": method, **SHORT.get(method, {})}}
+    serve(nodes(tmp_path, share="size"), tmp_path, run)
+    alone = {**run, "run": {**run["run"], "executor": "serial"}}
+    cf.run(alone, out=tmp_path / "simulated")
+    for name in ("client-0", "client-1"):
+        folder = result_of(tmp_path, name)
+        found = predictions.predict(folder, samples(tmp_path))
+        expected = predictions.predict(tmp_path / "simulated", samples(tmp_path), client=name)
+        assert found.client == name
+        assert np.array_equal(found.values, expected.values)
+        other = {"client-0": "client-1", "client-1": "client-0"}[name]
+        assert not any(
+            other in file.read_text(errors="replace")
+            for file in folder.rglob("*")
+            if file.is_file()
+        )
+
+
+def test_who_comes_after_the_run_is_given_its_result_too(tmp_path):
+    run = {**RUN, "scenario": {**RUN["scenario"], "clients": 3}, "algorithm": {"name": "fedem"}}
+    everybody = ("client-0", "client-1", "client-2")
+    grid = nodes(tmp_path, everybody)
+    late = grid.node_configs.pop(13)
+    summary = serve(grid, tmp_path, run)
+    before = (result_of(tmp_path, "client-0") / "summary.json").stat().st_ino
+    grid.node_configs = {13: late, 11: grid.node_configs[11]}
+    assert serve(grid, tmp_path, run)["parameters_sha256"] == summary["parameters_sha256"]
+    assert (result_of(tmp_path, "client-0") / "summary.json").stat().st_ino == before
+    folder = result_of(tmp_path, "client-2")
+    file = samples(tmp_path)
+    with pytest.raises(SettingError, match="got none: adapt to labelled examples of a new one"):
+        predictions.predict(folder, file)
+    newcomer.adapt(folder, file, client="client-2")
+    newcomer.adapt(tmp_path / "out", file, client="client-2")
+    found = predictions.predict(folder, file)
+    expected = predictions.predict(tmp_path / "out", file, client="client-2")
+    assert found.client == "client-2"
+    assert np.array_equal(found.values, expected.values)
+    # A result that has been used is not written again.
+    serve(grid, tmp_path, run)
+    assert predictions.predict(folder, file).client == "client-2"
+
+
+def test_what_needs_the_server_says_so_at_a_client(tmp_path):
+    serve(nodes(tmp_path), tmp_path)
+    folder = result_of(tmp_path, "client-0")
+    for work in (cf.resume, lambda folder: reports.of_folders([folder])):
+        with pytest.raises(ConcordError, match="what a client was given of it"):
+            work(folder)
 
 
 def test_a_run_that_was_broken_off_is_gone_on_with(tmp_path):

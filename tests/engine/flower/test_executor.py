@@ -76,9 +76,58 @@ def test_private_states_stay_where_they_are(tmp_path, data):
         assert not any(content in message for message in carrier.seen)
     # What is shared would be found.
     last = next(m for m in reversed(carrier.seen) if isinstance(tree.unpack(m), Request))
-    shared = tree.unpack(last).order.broadcast
+    shared = tree.unpack(last).orders[-1].broadcast
     assert all(leaf.numpy().tobytes() in last for leaf in tree.leaves(shared))
     assert made.executor.states_digest() == ""  # which no client has shared
+
+
+def requests_in(carrier):
+    """What was asked for after the introductions."""
+    found = (tree.unpack(message) for message in carrier.seen)
+    return [one for one in found if isinstance(one, Request) and one.orders]
+
+
+def test_an_evaluation_goes_with_the_next_order(tmp_path, data):
+    """A trip takes long: three rounds that are all evaluated are four trips, not six."""
+    plan = Plan(rounds=3, evaluate_every=1)
+    serial, _ = straight(APFL(), data, plan)
+    setup = toys.make_setup(APFL(), data, plan)
+    carrier = nodes(tmp_path, setup, data)
+    told = []
+    made = federate(carrier, setup, data, plan)
+    made.observe = told.append
+    made.run(made.start())
+    asked = requests_in(carrier)
+    for id in data.participants:
+        steps = [[one.step for one in r.orders] for r in asked if r.orders[0].clients == (id,)]
+        assert steps == [["train"], *2 * [["evaluate", "train"]], ["evaluate"]]
+    for ours, theirs in zip(made.records, serial.records, strict=True):
+        assert to_json({**ours, "seconds": 0}) == to_json({**theirs, "seconds": 0})
+    assert [one.record["round"] for one in told if one.record] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("stopped_at", [1, 2])
+def test_an_evaluation_that_was_due_is_made_up_for(tmp_path, data, stopped_at):
+    """The server ends between a round and the order that its evaluation would have gone with."""
+    plan = Plan(rounds=3, evaluate_every=1, checkpoint_seconds=0)
+    serial, _ = straight(APFL(), data, plan)
+    setup = toys.make_setup(APFL(), data, plan)
+    carrier = nodes(tmp_path / "nodes", setup, data)
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        made = federate(carrier, setup, data, plan, folder)
+
+        def stop(event):
+            if event.turn.round == stopped_at and event.record is None:
+                raise KeyboardInterrupt
+
+        made.observe = stop
+        with pytest.raises(KeyboardInterrupt):
+            made.run(made.start())
+        resumed = federate(carrier, setup, data, plan, folder)
+        resumed.run(resumed.restore())
+        assert len(resumed.records) == 3
+        for ours, theirs in zip(resumed.records, serial.records, strict=True):
+            assert to_json({**ours, "seconds": 0}) == to_json({**theirs, "seconds": 0})
 
 
 def test_who_hangs_refuses_or_sends_garbage_is_missing_by_name(tmp_path, data):
@@ -288,7 +337,7 @@ def ask(tmp_path, data, change=lambda request: request, **order):
     setup = toys.make_setup(FedAvg(), data, Plan())
     objective = (setup.objective.kind, setup.objective.to_table())
     asked = Order("train", "train", 1, 0, 1, ("client-0",), broadcast=setup.model.init(0))
-    request = Request(RUN_ID, "toy", objective, asked._replace(**order), version=1)
+    request = Request(RUN_ID, "toy", objective, order=asked._replace(**order), version=1)
     respond = respond_as("client-0", setup, data, tmp_path)
     return Answer.from_bytes(respond(change(request).to_bytes())).check()
 
@@ -299,6 +348,8 @@ def test_a_node_performs_its_methods_steps_for_itself_alone(tmp_path, data):
         assert ask(tmp_path, data, step=step).outcome.missing["client-0"].detail == "SettingError"
     assert "for client 'client-0' alone" in ask(tmp_path, data, clients=("client-1",)).refusal
     assert "keep its own model" in ask(tmp_path, data, step="add_personal_model").refusal
+    before = ask(tmp_path, data, lambda request: request._replace(evaluation=request.order))
+    assert "must be an evaluation" in before.refusal
 
 
 @pytest.mark.parametrize(
@@ -311,6 +362,8 @@ def test_a_node_performs_its_methods_steps_for_itself_alone(tmp_path, data):
         lambda request: request._replace(published={"a": "../secret"}),
         lambda request: request._replace(enclosed={"a" * 64: torch.ones(3)}),
         lambda request: request._replace(order=Outcome()),
+        lambda request: request._replace(evaluation=Outcome()),
+        lambda request: request._replace(farewell={}),
         lambda request: request._replace(objective="regression"),
     ],
 )

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...core import CheckpointError, ClientId, Order, Outcome
 from ...core.client import Secret
@@ -41,6 +41,14 @@ class Executor(Protocol):
         """The committed states of the clients that have one."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FarExecutor(Executor, Protocol):
+    """One whose trips take long: an evaluation goes with the order that follows it."""
+
+    def perform_both(self, evaluation: Order, order: Order) -> tuple[Outcome, Outcome]:
+        """As if `evaluation` had been performed before `order`."""
 
 
 class Simulation:

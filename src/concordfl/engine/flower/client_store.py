@@ -4,6 +4,7 @@
     <folder>/<run id>/secret                      what its noise is drawn from
     <folder>/<run id>/states/<version>.safetensors   a version of its private state
     <folder>/<run id>/published/<sha256>          what the server has given for good
+    <folder>/<run id>/result/                     what came of the run: see deploy/received.py
 
 The server says which version counts: a state whose reply was not counted is never begun with, and
 is deleted with the versions that nobody can resume at any more. Versions are numbers that grow, and
@@ -51,6 +52,7 @@ class ClientStore:
     def __init__(self, folder: Path, run_id: str, client: ClientId) -> None:
         self._client, self._folder = client, folder / run_id
         self._states, self._published = self._folder / "states", self._folder / "published"
+        self.result = self._folder / "result"
 
     def begin(self, config: str, data: str) -> None:
         """Open the run's files; what goes on with other settings or data than it began with is

@@ -33,7 +33,7 @@ from ..node import MAX_DETAIL_CHARACTERS
 from ..setup import Setup
 from ..tree_sum import NOTHING, TreeSum
 from .meeting import Carrier, Clock, Lost, Meeting, NodeId, Run, Ticket
-from .parcel import Answer, Card, Request, enclose
+from .parcel import Answer, Card, Farewell, Request, enclose
 
 
 class Version(NamedTuple):
@@ -96,13 +96,30 @@ class RemoteNodes:
     # --- the executor's methods -------------------------------------------------------------------
 
     def perform(self, order: Order) -> Outcome:
-        dropped = frozenset(order.dropped)
-        asked = [id for id in order.clients if id not in dropped]
-        errands = [Errand(id, self._request(id, order)) for id in asked]
+        is_evaluation = order.step in EVALUATION_STEPS
+        evaluation, after = (order, None) if is_evaluation else (None, order)
+        errands = self._errands(evaluation, after)
         self._bring(errands)
+        return self._outcome(order, errands)
+
+    def perform_both(self, evaluation: Order, order: Order) -> tuple[Outcome, Outcome]:
+        errands = self._errands(evaluation, order)
+        self._bring(errands)
+        return self._outcome(evaluation, errands), self._outcome(order, errands)
+
+    def _errands(self, evaluation: Order | None, order: Order | None) -> list[Errand]:
+        """One for every client that is asked for one of them or both."""
+        first, then = _part_by_client(evaluation), _part_by_client(order)
+        ids = dict.fromkeys([*first, *then])
+        return [Errand(id, self._request(id, first.get(id), then.get(id))) for id in ids]
+
+    def _outcome(self, order: Order, errands: Sequence[Errand]) -> Outcome:
         results = {errand.client: self._read(errand, order) for errand in errands}
         missing = Missing(DROPPED_OUT)
-        return self._join(order, {id: results.get(id, missing) for id in order.clients})
+        dropped = frozenset(order.dropped)
+        return self._join(
+            order, {id: missing if id in dropped else results[id] for id in order.clients}
+        )
 
     def publish(self, name: str, data: bytes) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
@@ -151,23 +168,39 @@ class RemoteNodes:
     def close(self) -> None:
         pass
 
+    # --- the end ----------------------------------------------------------------------------------
+
+    def deliver(self, farewells: Mapping[ClientId, Farewell]) -> dict[ClientId, Missing]:
+        """Give clients what came of the run, also those that were not in training; who has not
+        kept it, and why.
+        """
+        errands = [
+            Errand(id, self._request(id)._replace(farewell=each)) for id, each in farewells.items()
+        ]
+        self._bring(errands)
+        found = {errand.client: errand.result for errand in errands}
+        return {id: result for id, result in found.items() if isinstance(result, Missing)}
+
     # --- requests ---------------------------------------------------------------------------------
 
-    def _request(self, id: ClientId, order: Order) -> Request:
-        changes = order.step not in EVALUATION_STEPS
-        wanted = set(self._published.values()) - self._delivered[id]
+    def _request(
+        self, id: ClientId, evaluation: Order | None = None, order: Order | None = None
+    ) -> Request:
+        wanted = set(self._published.values()) - self._delivered.setdefault(id, set())
         versions = [each.get(id, NO_VERSION).number for each in (*self._saved, self._committed)]
         base = self._pending.get(id, self._committed.get(id, NO_VERSION)).number
         return Request(
             self.run.id,
             self.run.config,
             self.run.objective,
-            order.only((id,)),
-            base,
-            self._next_number() if changes else 0,
-            tuple(sorted({base, *versions})),
-            dict(self._published),
-            enclose(self._publications, sorted(wanted)),
+            evaluation=evaluation,
+            order=order,
+            base=base,
+            version=0 if order is None else self._next_number(),
+            keep=tuple(sorted({base, *versions})),
+            published=dict(self._published),
+            enclosed=enclose(self._publications, sorted(wanted)),
+            agreed=self.run.agreed,
         )
 
     def _next_number(self) -> int:
@@ -204,10 +237,13 @@ class RemoteNodes:
                 errand.ticket = self.carrier.send(node, errand.request.to_bytes(), seconds)
 
     def _node_of(self, id: ClientId) -> NodeId | None:
-        """A client's node, if it is there with the data that the run began with."""
+        """A client's node, if it is there with the data that the run began with; of a newcomer the
+        run knows none.
+        """
         node = self.meeting.node_of(id)
-        known = node is not None and self.meeting.cards[node].is_same(self.roster[id])
-        return node if known else None
+        if node is None or id not in self.roster:
+            return node
+        return node if self.meeting.cards[node].is_same(self.roster[id]) else None
 
     def _collect(self, errands: Sequence[Errand]) -> None:
         by_ticket = {
@@ -237,7 +273,7 @@ class RemoteNodes:
             errand.request = errand.request._replace(enclosed=enclosed)
             return
         self._left_out.discard(errand.client)
-        if answer.outcome is None:
+        if not _answers(answer, errand.request):
             errand.result = Missing(FAILED, answer.refusal[:MAX_DETAIL_CHARACTERS] or "no outcome")
             return
         self._delivered[errand.client] |= set(published)
@@ -265,16 +301,20 @@ class RemoteNodes:
         """A client's reply, or why it does not count."""
         if isinstance(errand.result, Missing) or errand.result is None:
             return errand.result or Missing(FAILED)
+        is_evaluation = order.step in EVALUATION_STEPS
         answer, part = errand.result, order.only((errand.client,))
+        given = answer.evaluated if is_evaluation else answer.outcome
         try:
-            outcome = (answer.outcome or Outcome()).check(part)
+            outcome = (given or Outcome()).check(part)
         except FormatError as error:
             return Missing(FAILED, str(error))
         if outcome.missing:
             reason, detail = outcome.missing[errand.client]
             return Missing(reason, detail[:MAX_DETAIL_CHARACTERS])
         value = outcome.value[errand.client] if order.wanted == "replies" else outcome.value
-        if errand.request.version and not tree.is_finite(value):
+        if is_evaluation:
+            return Counted(value, NO_VERSION)
+        if not tree.is_finite(value):
             return Missing(REFUSED, "NaN or infinity")
         return Counted(value, Version(errand.request.version, answer.state_sha256))
 
@@ -311,3 +351,19 @@ class RemoteNodes:
         except (LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             return Missing(FAILED, f"replies must fit: {error}")
         return result
+
+
+def _part_by_client(order: Order | None) -> dict[ClientId, Order]:
+    """The order as each of its clients is given it; who drops out is not asked."""
+    if order is None:
+        return {}
+    dropped = frozenset(order.dropped)
+    return {id: order.only((id,)) for id in order.clients if id not in dropped}
+
+
+def _answers(answer: Answer, request: Request) -> bool:
+    """Whether all that was asked for has an answer."""
+    if request.farewell is not None:
+        return answer.has_kept
+    is_evaluated = request.evaluation is None or answer.evaluated is not None
+    return is_evaluated and (request.order is None or answer.outcome is not None)

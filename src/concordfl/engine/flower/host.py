@@ -15,12 +15,15 @@ from typing import NamedTuple
 from ...core import ClientId, ConcordError, Order, Outcome
 from ...core.client import Secret
 from ...data import Federation
+from ...deploy.received import Received
+from ...deploy.receiving import Given, Own, keep_result
+from ..evaluate import EVALUATION_STEPS
 from ..executors.processes import LentStates
 from ..node import Node
 from ..setup import Setup
 from ..threads import one_thread
 from .client_store import ClientStore, Refused
-from .parcel import Answer, Card, Request
+from .parcel import Answer, Card, Farewell, Request, enclose
 
 # What a client may let the server know, beside what its replies hold.
 SHARES = ("size", "labels", "group", "digest")
@@ -41,7 +44,8 @@ class Hosted(NamedTuple):
     secret: Secret | None = None  # where a simulation gives it; by default the client makes its own
 
 
-Load = Callable[[Request], Hosted]
+# An answer of a client that does not know yet how its examples are read.
+Load = Callable[[Request], Hosted | Answer]
 
 
 def respond(data: bytes, load: Load) -> bytes:
@@ -65,9 +69,11 @@ def _only_kind(error: Exception) -> str:
 
 def _respond(request: Request, load: Load) -> Answer:
     hosted = load(request)
-    if request.order is None:
+    if isinstance(hosted, Answer):
+        return hosted
+    if not request.orders and request.farewell is None:
         return Answer(card=introduce(hosted))
-    _check_order(request.order, hosted)
+    _check_orders(request, hosted)
     store = ClientStore(hosted.folder, request.run_id, hosted.name)
     store.begin(request.config, hosted.federation.fingerprint())
     for sha256, publication in request.enclosed.items():
@@ -75,7 +81,9 @@ def _respond(request: Request, load: Load) -> Answer:
     lacks = [sha for sha in request.published.values() if store.publication(sha) is None]
     if lacks:
         return Answer(lacks=tuple(sorted(set(lacks))))
-    return _perform(request, request.order, hosted, store)
+    if request.farewell is not None:
+        return _keep_result(request, request.farewell, hosted, store)
+    return _perform(request, hosted, store)
 
 
 def introduce(hosted: Hosted) -> Card:
@@ -88,14 +96,34 @@ def introduce(hosted: Hosted) -> Card:
     )
 
 
-def _check_order(order: Order, hosted: Hosted) -> None:
-    if order.clients != (hosted.name,):
-        raise Refused(f"an order must be for client {hosted.name!r} alone, got another")
-    if order.step in SIMULATION_STEPS:
-        raise Refused(f"a client must keep its own model, got step {order.step!r}")
+def _check_orders(request: Request, hosted: Hosted) -> None:
+    for order in request.orders:
+        if order.clients != (hosted.name,):
+            raise Refused(f"an order must be for client {hosted.name!r} alone, got another")
+        if order.step in SIMULATION_STEPS:
+            raise Refused(f"a client must keep its own model, got step {order.step!r}")
+    if request.evaluation is not None and request.evaluation.step not in EVALUATION_STEPS:
+        raise Refused("what is performed before an order must be an evaluation, got another step")
 
 
-def _perform(request: Request, order: Order, hosted: Hosted, store: ClientStore) -> Answer:
+def _keep_result(
+    request: Request, farewell: Farewell, hosted: Hosted, store: ClientStore
+) -> Answer:
+    """Lay down what the client can predict with from now on."""
+    if hosted.setup is None:
+        raise Refused("a run's result must come with an objective, got none")
+    published = {name: store.publication(sha) or b"" for name, sha in request.published.items()}
+    enclosed = enclose(published, published)
+    received = Received(hosted.name, farewell.own, farewell.new, enclosed)
+    state = store.read(request.base) if request.base else None
+    given = Given(request.config, farewell.summary, received)
+    own = Own(state, hosted.federation) if farewell.took_part else None
+    keep_result(store.result, given, hosted.setup.model, own)
+    log.info("the run is over: `concordfl predict %s --data FILE` predicts with it", store.result)
+    return Answer(has_kept=True)
+
+
+def _perform(request: Request, hosted: Hosted, store: ClientStore) -> Answer:
     if hosted.setup is None:
         raise Refused("an order must come with an objective, got none")
     base = store.read(request.base) if request.base else None
@@ -108,13 +136,17 @@ def _perform(request: Request, order: Order, hosted: Hosted, store: ClientStore)
     for name, sha in request.published.items():
         node.publish(name, store.publication(sha) or b"")
     with one_thread():
-        outcome = _without_private(node.perform(order), order, hosted)
-    if not request.version or hosted.name not in outcome.sent:
-        return Answer(outcome=outcome)
+        evaluated, outcome = (
+            None if order is None else _without_private(node.perform(order), order, hosted)
+            for order in (request.evaluation, request.order)
+        )
+    if not request.version or outcome is None or hosted.name not in outcome.sent:
+        return Answer(evaluated=evaluated, outcome=outcome)
     state = states.changed.get(hosted.name, base)
     store.write(request.version, state, request.keep)
     sha256 = "" if state is None else hashlib.sha256(state).hexdigest()
-    return Answer(outcome=outcome, state_sha256=sha256 if "digest" in hosted.shares else None)
+    shared = sha256 if "digest" in hosted.shares else None
+    return Answer(evaluated=evaluated, outcome=outcome, state_sha256=shared)
 
 
 def _without_private(outcome: Outcome, order: Order, hosted: Hosted) -> Outcome:

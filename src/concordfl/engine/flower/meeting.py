@@ -41,6 +41,7 @@ class Run(NamedTuple):
     id: str
     config: str
     objective: tuple[str, dict[str, Any]] | None = None
+    agreed: dict[str, Any] = {}  # noqa: RUF012 - never changed: how clients read their own files
 
 
 @dataclass
@@ -63,6 +64,11 @@ class Meeting:
         self.cards: dict[NodeId, Card] = {}  # in the order of introduction
         self.refusals: dict[NodeId, str] = {}
         self.there: frozenset[NodeId] = frozenset()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody who is there has still to answer."""
+        return not self._tickets
 
     def look(self) -> None:
         """See who is there, ask those who are new, and take their answers."""

@@ -18,17 +18,29 @@ from flwr.serverapp import Grid, ServerApp
 
 from ...assemble import make_setup, model_from, network_identity
 from ...config import TOML_ERRORS, Config, read_table
-from ...core import Count, Positive, SettingError, Settings
+from ...core import (
+    Algorithm,
+    ClientId,
+    ConcordError,
+    Count,
+    Positive,
+    SettingError,
+    Settings,
+    tree,
+)
 from ...deploy.saving import write_models
 from ...runner import DataFacts, summarise
-from ..checkpoint import check_identity
-from ..experiment import Event, Experiment
+from ..checkpoint import Progress, check_identity
+from ..experiment import Event, Experiment, is_identical
+from ..files import to_json
 from ..records import RunFolder
 from ..setup import Setup
+from .agreement import Inquiry, agree
 from .carrier import GridCarrier
 from .executor import RemoteNodes
 from .meeting import Carrier, Clock, Meeting, Run
 from .members import Members
+from .parcel import Card, Farewell
 
 REASON = "clients are SuperNodes"
 
@@ -73,17 +85,16 @@ app.main()(main)
 def serve(carrier: Carrier, given: ServerSettings, clock: Clock | None = None) -> dict[str, Any]:
     """Play the run to its end; its summary."""
     settings, out = given.read(), Path(given.out)
-    _require_federable(settings)
+    require_federable(settings)
     begun = (out / "config.toml").exists()
     opened = RunFolder.open(out) if begun else RunFolder.create(out, settings.to_toml())
     with opened as folder:
         if folder.read_config() != settings.to_toml():
             raise SettingError(f"{out} must be gone on with by the run file that it began with")
-        finished = folder.read_summary()
-        return finished or _play(carrier, given, settings, folder, clock or Clock())
+        return _play(carrier, given, settings, folder, clock or Clock())
 
 
-def _require_federable(settings: Config) -> None:
+def require_federable(settings: Config) -> None:
     """Refuse what only a simulation can do."""
     if settings.algorithm.pools_data:
         kind = type(settings.algorithm).__name__
@@ -93,12 +104,13 @@ def _require_federable(settings: Config) -> None:
 def _play(
     carrier: Carrier, given: ServerSettings, settings: Config, folder: RunFolder, clock: Clock
 ) -> dict[str, Any]:
-    folder.show_running()
-    recorded = folder.read_federation()
+    recorded, summary = folder.read_federation(), folder.read_summary()
+    if summary is None:
+        folder.show_running()
     known = None if recorded is None else Members.from_facts(recorded)
     run = Run(secrets.token_hex(16) if known is None else known.run_id, settings.to_toml())
     meeting = Meeting(carrier, run, given.timeout)
-    members = _gather(meeting, given, settings, clock) if known is None else known
+    members = _begin(carrier, meeting, given, settings, folder, clock) if known is None else known
     setup = _make_setup(settings, members)
     identity = {"config": folder.config_digest(), **network_identity(settings, setup.model)}
     if recorded is None:
@@ -106,22 +118,67 @@ def _play(
         folder.write_executor(_choice(setup))
     else:
         check_identity(folder.path, recorded["identity"], identity)
-        _await(meeting, members, given, clock)
-    run = run._replace(objective=members.objective_table)
+        _await(meeting, members, given, clock, is_over=summary is not None)
+    run = run._replace(objective=members.objective_table, agreed=members.agreed)
     keep = settings.run.keep_checkpoints
     executor = RemoteNodes(carrier, setup, run, meeting, given.timeout, keep, members.cards, clock)
     roster = members.roster(setup)
     experiment = Experiment(setup, roster, settings.run, executor, folder, _say, identity)
     progress = experiment.restore()
-    experiment.run(progress)
-    data = DataFacts(members.preprocessing, members.without_test)
-    summary = summarise(settings, experiment, progress, REASON, data)
-    write_models(folder, settings.algorithm, progress, executor.personal_parts())
-    folder.write_summary(summary)
+    if summary is None:
+        experiment.run(progress)
+        data = DataFacts(members.preprocessing, members.without_test)
+        summary = summarise(settings, experiment, progress, REASON, data)
+        write_models(folder, settings.algorithm, progress, executor.personal_parts())
+        folder.write_summary(summary)
+    _deliver(executor, settings.algorithm, progress, summary)
     return summary
 
 
-def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Clock) -> Members:
+def _deliver(
+    executor: RemoteNodes, algorithm: Algorithm, progress: Progress, summary: dict[str, Any]
+) -> None:
+    """Give everybody who is there what came of the run. Who is not has only to be there when the
+    same app is submitted again.
+    """
+    executor.meeting.look()
+    there = executor.meeting.present()
+    new = algorithm.message(progress.server, None) if algorithm.accepts_new_clients else None
+    told = to_json({**summary, "failures": []})  # they name other clients
+    farewells = {}
+    for id in there:
+        took_part = id in executor.roster
+        own = algorithm.message(progress.server, id) if took_part else None
+        own = None if new is not None and own is not None and is_identical(own, new) else own
+        farewells[id] = Farewell(told, tree.normal(own), tree.normal(new), took_part)
+    missed = executor.deliver(farewells)
+    kept = [id for id in there if id not in missed]
+    log.info("the result was given to %s", ", ".join(map(repr, kept)) or "nobody")
+    for id in sorted({*executor.roster, *there} - set(kept)):
+        why = missed[id].detail if id in missed else "its node is not there"
+        log.warning("the result was not given to %r: %s", id, why)
+
+
+def _begin(
+    carrier: Carrier,
+    meeting: Meeting,
+    given: ServerSettings,
+    settings: Config,
+    folder: RunFolder,
+    clock: Clock,
+) -> Members:
+    """Those who are there, agreed on how examples are read; why they are not is recorded."""
+    try:
+        cards = _gather(meeting, given, clock)
+        if all(card.look is None for card in cards.values()):
+            return Members.agree(meeting.run.id, cards, settings)
+        return agree(Inquiry(carrier, meeting, cards, clock), settings, given.timeout)
+    except ConcordError as error:
+        folder.write_refusal(str(error))
+        raise
+
+
+def _gather(meeting: Meeting, given: ServerSettings, clock: Clock) -> dict[ClientId, Card]:
     """Those who are there as soon as they are as many as were asked for."""
     cards = meeting.wait_for(lambda present: len(present) >= given.clients, given.wait, clock)
     if len(cards) < given.clients:
@@ -130,11 +187,18 @@ def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Cl
             f"{given.clients} clients must be there within {given.wait:g} s, got {len(cards)}: "
             f"{', '.join(map(repr, cards)) or 'nobody'}{refusals}"
         )
-    return Members.agree(meeting.run.id, cards, settings)
+    return cards
 
 
-def _await(meeting: Meeting, members: Members, given: ServerSettings, clock: Clock) -> None:
-    """Let those who were there come back; who does not is missing, as in any round."""
+def _await(
+    meeting: Meeting, members: Members, given: ServerSettings, clock: Clock, *, is_over: bool
+) -> None:
+    """Let those who were there come back; who does not is missing, as in any round. Of a run that
+    `is_over` only those matter who are there.
+    """
+    if is_over:
+        meeting.wait_for(lambda _: meeting.is_settled, given.wait, clock)
+        return
     there = meeting.wait_for(lambda now: members.cards.keys() <= now.keys(), given.wait, clock)
     if not members.cards.keys() & there.keys():
         raise SettingError(

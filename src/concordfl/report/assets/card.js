@@ -51,12 +51,12 @@ function sizeOf(clients, client) {
   return clients.train[client] + clients.validation[client] + clients.test[client];
 }
 
-// How often each label occurs among those that were in training.
+// How often each label occurs among the examples that were trained with.
 function federationShares(clients) {
   const everybody = clients.id.map((_, client) => client);
   const members = everybody.filter((client) => !clients.held_out[client]);
-  const total = members.reduce((sum, client) => sum + sizeOf(clients, client), 0);
-  const ofLabel = (client, label) => sizeOf(clients, client) * clients.label_shares[client][label];
+  const total = members.reduce((sum, client) => sum + clients.train[client], 0);
+  const ofLabel = (client, label) => clients.train[client] * clients.label_shares[client][label];
   return clients.classes.map(
     (_, label) => members.reduce((sum, client) => sum + ofLabel(client, label), 0) / total
   );

@@ -25,26 +25,25 @@ def _charts(run: Run) -> list[Chart]:
     found = _shares(run)
     if len(found) < 2:
         return []
-    models = list(dict.fromkeys(model for own in found.values() for model in own))
-    series: list[Series] = [
-        {
-            "name": f"model {model}",
-            "x": list(found),
-            "y": [own.get(model) for own in found.values()],
-        }
-        for model in models
-    ]
-    panel: Panel = {
-        "kind": "lines",
-        "title": "",
-        "x_label": "round",
-        "y_label": "share",
-        "series": series,
-    }
+    panel = share_lines(found, "share")
     removed = _removed(run)
     gone = f" Removed: {', '.join(removed)}." if removed else ""
     caption = f"The share of training examples, or of clients, that each model holds.{gone}"
     return [{"id": f"shares-{slug(f'{run.row} {run.seed}')}", "caption": caption, "panel": panel}]
+
+
+def share_lines(shares: Mapping[int, Mapping[str, float]], y_label: str) -> Panel:
+    """A line per model, from the models' shares by round; one ends where its model was removed."""
+    models = dict.fromkeys(model for own in shares.values() for model in own)
+    series: list[Series] = [
+        {
+            "name": f"model {model}",
+            "x": list(shares),
+            "y": [own.get(model) for own in shares.values()],
+        }
+        for model in sorted(models, key=lambda model: (len(model), model))  # 2 before 10
+    ]
+    return {"kind": "lines", "title": "", "x_label": "round", "y_label": y_label, "series": series}
 
 
 def _shares(run: Run) -> dict[int, dict[str, float]]:
