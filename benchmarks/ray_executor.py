@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from step_time import SETTINGS, engine_rounds
 
 from concordfl import assemble
 from concordfl.config import Config
 from concordfl.data import Federation
+from step_time import SETTINGS, engine_rounds
 
 EXECUTORS = ("processes", "ray")
 METHODS = ("fedavg", "ditto")
