@@ -31,6 +31,7 @@ ALLOWED = {
 # A library -> the only files that may import it.
 RESERVED = {
     "flwr": ["engine/flower"],
+    "cryptography": ["federate/certificates.py"],
     "ray": ["engine/executors/ray.py"],
     "plotly": ["report"],
     "matplotlib": ["report"],

@@ -9,6 +9,7 @@ from .adapt import adapt
 from .compare import compare
 from .data import app as data_app
 from .export import export
+from .federate import app as federate_app
 from .list import list_known
 from .plot import plot
 from .predict import predict
@@ -62,3 +63,4 @@ app.command("predict")(predict)
 app.command("export")(export)
 app.command("score")(score)
 app.add_typer(data_app, name="data")
+app.add_typer(federate_app, name="federate")

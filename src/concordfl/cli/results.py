@@ -1,9 +1,10 @@
 """What `run` and `resume` show of a run, and what they say when it is stopped."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import RenderableType
@@ -32,7 +33,11 @@ def show_run(
         command += f" --track {shlex.quote(track)}"
     with stoppable(f"`{command}`"), show_progress(console, title) as observe:
         result = work(observe)
-    summary = result.summary
+    show_summary(result.summary, folder)
+
+
+def show_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """The figures of a finished run."""
     show(tables.run_table(summary))
     down, up = (tables.size(summary["bytes"][way]) for way in ("down", "up"))
     executor = f"{summary['executor']}: {summary['executor_reason']}"

@@ -107,7 +107,7 @@ def _print_lines(watcher: Watcher) -> None:
     for runs in _looks(watcher):
         for run, title in zip(runs, words.titles(runs), strict=True):
             before = printed.get(run.name, 0)
-            _print_rounds(run, title, before)
+            print_rounds(run, title, before)
             printed[run.name] = max([before, *(figures.round for figures in run.evaluated)])
             if states.get(run.name) != run.state:
                 way_on = f"; `{run.way_on}` goes on with it" if run.way_on else ""
@@ -115,7 +115,8 @@ def _print_lines(watcher: Watcher) -> None:
             states[run.name] = run.state
 
 
-def _print_rounds(run: RunStatus, title: str, after: int) -> None:
+def print_rounds(run: RunStatus, title: str, after: int) -> None:
+    """A line for each evaluated round after the given one."""
     for figures in run.evaluated:
         if figures.round > after and run.criterion is not None:
             scores = {"participants": (run.criterion, figures.participants)}

@@ -115,7 +115,7 @@ def test_a_supernode_killed_in_mid_run_comes_back_with_its_state(tmp_path):
             services.start_node(name)
         out = services.run("killed", table, clients=2, timeout=600.0, wait=300.0)
         wait_until(lambda: list(out.glob("checkpoint/manifest-*1.json")), "round 1", SECONDS)
-        services.stop("client-0", signal.SIGKILL)
+        services.stop("client-0", how=signal.SIGKILL)
         services.start_node("client-0")
         services.wait_for(out, SECONDS)
     assert_same(summary_of(out), expected(table))
@@ -130,7 +130,7 @@ def test_a_server_killed_in_mid_run_is_gone_on_with(tmp_path):
         out = services.run("killed", table, clients=2, timeout=300.0, wait=300.0)
         wait_until(lambda: list(out.glob("checkpoint/manifest-*1.json")), "round 1", SECONDS)
         for name in ("link", *nodes):
-            services.stop(name, signal.SIGKILL)
+            services.stop(name, how=signal.SIGKILL)
         services.start_link()
         for name in nodes:
             services.start_node(name)

@@ -85,7 +85,7 @@ app.main()(main)
 def serve(carrier: Carrier, given: ServerSettings, clock: Clock | None = None) -> dict[str, Any]:
     """Play the run to its end; its summary."""
     settings, out = given.read(), Path(given.out)
-    _require_federable(settings)
+    require_federable(settings)
     begun = (out / "config.toml").exists()
     opened = RunFolder.open(out) if begun else RunFolder.create(out, settings.to_toml())
     with opened as folder:
@@ -94,7 +94,7 @@ def serve(carrier: Carrier, given: ServerSettings, clock: Clock | None = None) -
         return _play(carrier, given, settings, folder, clock or Clock())
 
 
-def _require_federable(settings: Config) -> None:
+def require_federable(settings: Config) -> None:
     """Refuse what only a simulation can do."""
     if settings.algorithm.pools_data:
         kind = type(settings.algorithm).__name__
