@@ -32,7 +32,7 @@ from .scenarios import build_federation
 
 def load_data(settings: Config) -> Dataset:
     """The examples of a run, of a kind that its method can learn."""
-    data = settings.data.load(_federation_key(settings).child("data"))
+    data = settings.data.load(federation_key(settings).child("data"))
     data = decide(data, settings.objective.kind)
     kind = kind_of_targets(data.train.y)
     require_support(settings.algorithm, kind)
@@ -49,7 +49,7 @@ def make_federation(settings: Config, data: Dataset | None = None) -> Federation
     federation = build_federation(
         load_data(settings) if data is None else data,
         settings.scenario,
-        _federation_key(settings),
+        federation_key(settings),
         standardise=settings.data.standardise,
     )
     return federation.with_pooled_client() if settings.algorithm.pools_data else federation
@@ -86,7 +86,7 @@ def objective_from(
     return Regression(len(data.targets), choice.likelihood, choice.deviation, mean, deviation)
 
 
-def _federation_key(settings: Config) -> Key:
+def federation_key(settings: Config) -> Key:
     return Key(settings.run.seed, "federation")
 
 

@@ -45,9 +45,13 @@ def network_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return (shape[2], shape[0], shape[1]) if len(shape) == 3 else tuple(shape)
 
 
-def drop_colour(images: np.ndarray) -> np.ndarray:
+def are_grey(x: np.ndarray) -> bool:
+    """Whether all examples are images in colours that are grey."""
+    if x.ndim != 4 or x.shape[3] != 3:
+        return False
+    return bool((x[..., 0] == x[..., 1]).all() and (x[..., 0] == x[..., 2]).all())
+
+
+def drop_colour(x: np.ndarray) -> np.ndarray:
     """One channel where all images are grey."""
-    if images.ndim != 4 or images.shape[3] != 3:
-        return images
-    grey = (images[..., 0] == images[..., 1]).all() and (images[..., 0] == images[..., 2]).all()
-    return images[..., :1] if grey else images
+    return x[..., :1] if are_grey(x) else x

@@ -8,13 +8,13 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core import DataError
-from .csv_table import MISSING, CsvTable
+from .csv_table import MISSING, Cell, CsvTable
 from .labels import Labels, is_number, sort_classes
 from .text import listing, printable, quote
 
@@ -94,9 +94,10 @@ def drop_advice(name: str) -> str:
 # --- matching and encoding ------------------------------------------------------------------------
 
 
-def match_columns(names: Sequence[str], table: CsvTable, where: str, whose: str) -> None:
-    """Refuse a table that lacks one of the columns, or has another; their order does not matter."""
-    features = table.features
+def match_columns(names: Sequence[str], features: Sequence[str], where: str, whose: str) -> None:
+    """Refuse features that lack one of the columns, or have another; their order does not
+    matter.
+    """
     missing = sorted({*names} - {*features}, key=names.index)
     extra = sorted({*features} - {*names}, key=features.index)
     if missing:
@@ -154,18 +155,53 @@ def say_unknown_categories(columns: Sequence[Column], table: CsvTable) -> None:
 # --- agreeing on columns --------------------------------------------------------------------------
 
 
-def text_columns(tables: Iterable[CsvTable]) -> frozenset[str]:
-    """The columns that are not numbers alone at some client."""
-    return frozenset(name for table in tables for name in table.first_texts)
+class TextValues(NamedTuple):
+    """What a column that is read as text holds at one client."""
+
+    names: tuple[str, ...]  # its different values; none where they are too many for categories
+    present: int  # cells that are not missing
+    different: int  # values
+    numbers: int  # among the different values
+    first: Cell | None  # where it is no number for the first time
+
+    @classmethod
+    def of(cls, table: CsvTable, name: str) -> "TextValues":
+        texts = table.texts[name]
+        names = sort_classes(each for each in texts.names if each != MISSING)
+        numbers = sum(map(is_number, names))
+        first = table.first_texts.get(name)
+        return cls(names, _present(texts), len(names), numbers, first)
+
+    def withheld(self) -> "TextValues":
+        """Without the values, where there are so many that they cannot be categories."""
+        if self.different <= MAX_CATEGORIES and self.numbers <= MAX_NUMBERS_AMONG_CATEGORIES:
+            return self
+        return self._replace(names=(), first=self.first and Cell("...", self.first.line))
 
 
-def agree(tables: Sequence[CsvTable]) -> tuple[Column, ...]:
-    """The columns of all clients, in the order of the first one's; categories are those that any
-    client has.
+Texts = Mapping[str, TextValues]  # by column
+
+
+def text_columns(found: Iterable[Iterable[str]]) -> frozenset[str]:
+    """The columns that are not numbers alone at some client; `found` are those of every client."""
+    return frozenset(name for columns in found for name in columns)
+
+
+def texts_of(table: CsvTable) -> dict[str, TextValues]:
+    return {name: TextValues.of(table, name) for name in table.texts}
+
+
+def agree(
+    names: Sequence[str], texts: Sequence[Texts], wheres: Sequence[str]
+) -> tuple[Column, ...]:
+    """The columns of all clients, in the order of `names`; categories are those that any client
+    has. `texts` are the clients' columns of text, `wheres` say whose they are.
     """
     columns = tuple(
-        Column(name, _categories(name, tables) if name in tables[0].texts else None)
-        for name in tables[0].features
+        Column(name, _categories(name, [each[name] for each in texts], wheres))
+        if name in texts[0]
+        else Column(name)
+        for name in names
     )
     features = feature_names(columns)
     if len({*features}) < len(features):
@@ -174,23 +210,29 @@ def agree(tables: Sequence[CsvTable]) -> tuple[Column, ...]:
     return columns
 
 
-def _categories(name: str, tables: Sequence[CsvTable]) -> tuple[str, ...]:
-    texts = Labels.join([table.texts[name] for table in tables])
-    categories = sort_classes(category for category in texts.names if category != MISSING)
-    source = next(table for table in tables if name in table.first_texts)
-    text, line = source.first_texts[name]
-    numbers = sum(map(is_number, categories))
+def _categories(
+    column: str, values: Sequence[TextValues], wheres: Sequence[str]
+) -> tuple[str, ...]:
+    categories = sort_classes({name for each in values for name in each.names})
+    where, (text, line) = next(
+        (where, each.first)
+        for where, each in zip(wheres, values, strict=True)
+        if each.first is not None
+    )
+    numbers = max(sum(map(is_number, categories)), *(each.numbers for each in values))
     if numbers > MAX_NUMBERS_AMONG_CATEGORIES:
         raise DataError(
-            f"{printable(source.path)}, line {line}: column {quote(name)} must be a number or "
-            f"missing, got {quote(text)} beside {numbers:,} different numbers"
+            f"{where}, line {line}: column {quote(column)} must be a number or missing, got "
+            f"{quote(text)} beside {numbers:,} different numbers"
         )
-    all_different = len(categories) == _present(texts) > MAX_ROWS_ALL_DIFFERENT
-    if len(categories) > MAX_CATEGORIES or all_different:
-        found = "another one in every row" if all_different else f"{len(categories):,}"
+    count = max(len(categories), *(each.different for each in values))
+    all_different = count == sum(each.present for each in values) > MAX_ROWS_ALL_DIFFERENT
+    if count > MAX_CATEGORIES or all_different:
+        found = "another one in every row" if all_different else f"{count:,}"
         raise DataError(
-            f"{printable(source.path)}: column {quote(name)} must be numbers, or text of at most "
-            f"{MAX_CATEGORIES} categories, got {found}, such as {quote(text)}: {drop_advice(name)}"
+            f"{where}: column {quote(column)} must be numbers, or text of at most "
+            f"{MAX_CATEGORIES} categories, got {found}, such as {quote(text)}: "
+            f"{drop_advice(column)}"
         )
     return categories
 

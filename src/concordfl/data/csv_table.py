@@ -105,6 +105,13 @@ def read_csv(
     return table.finish()
 
 
+def read_header(path: Path, expected: Collection[str]) -> tuple[str, ...]:
+    """The names of the columns, some of which are `expected`."""
+    require_file(path)
+    rows = _read_rows(path, _find_delimiter(path, expected))
+    return tuple(next(rows, (1, []))[1])
+
+
 class _Collector:
     """The rows of a file on their way into a table."""
 

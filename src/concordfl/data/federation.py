@@ -277,7 +277,7 @@ class Federation:
         if self.kind == "classification":
             return [{"labels": row} for row in _label_counts(y, ranges, self.num_classes).tolist()]
         if self.kind == "multi-label":
-            return [{"labels": y[start:stop].sum(0).astype(int).tolist()} for start, stop in ranges]
+            return [{"labels": count_labels(y[start:stop], self.kind, 0)} for start, stop in ranges]
         return [{"quantiles": self.quantiles(y[start:stop])} for start, stop in ranges]
 
     def quantiles(self, y: np.ndarray) -> dict[str, list[float]]:
@@ -319,6 +319,16 @@ def _label_counts(y: np.ndarray, ranges: np.ndarray, num_classes: int) -> np.nda
     index = np.arange(lengths.sum()) + np.repeat(ranges[:, 0] - first, lengths)
     cells = client * num_classes + y[index]
     return np.bincount(cells, minlength=len(ranges) * num_classes).reshape(-1, num_classes)
+
+
+def count_labels(y: np.ndarray, kind: Kind, num_classes: int) -> list[int] | None:
+    """How often each class, or each of several labels, occurs; None of numbers."""
+    counts: list[int] | None = None
+    if kind == "classification":
+        counts = np.bincount(y, minlength=num_classes).tolist()
+    elif kind == "multi-label":
+        counts = y.sum(0).astype(int).tolist()
+    return counts
 
 
 def _check_clients(

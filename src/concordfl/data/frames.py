@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import DataError
-from .columns import Column, agree, encode, match_columns, notices, text_columns
+from .columns import Column, agree, encode, match_columns, notices, text_columns, texts_of
 from .csv_table import MISSING, MISSING_CATEGORIES, Cell, CsvTable, NumberReader
 from .labels import Labels
 from .samples import check_inputs
@@ -29,13 +29,13 @@ def is_frame(given: object) -> bool:
 def encode_frames(frames: Mapping[str, Any]) -> EncodedFrames:
     """The features of frames, by whose they are: columns by name, text as categories."""
     tables = [to_table(frame, where) for where, frame in frames.items()]
-    texts = text_columns(tables)
+    texts = text_columns(table.first_texts for table in tables)
     if texts:
         tables = [to_table(frame, where, texts) for where, frame in frames.items()]
-    whose = next(iter(frames))
-    for table, where in zip(tables, frames, strict=True):
-        match_columns(tables[0].features, table, where, whose)
-    columns = agree(tables)
+    names, wheres = tables[0].features, list(frames)
+    for table, where in zip(tables, wheres, strict=True):
+        match_columns(names, table.features, where, wheres[0])
+    columns = agree(names, [texts_of(table) for table in tables], wheres)
     return EncodedFrames([encode(columns, table) for table in tables], columns, notices(tables))
 
 

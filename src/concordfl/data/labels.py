@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 
 from ..core import DataError
-from .text import quote
+from .text import listing, quote
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +71,18 @@ class Labels:
         return by_index.take(self.index)
 
 
-def require_alike(labels: Labels, others: Labels, where: str, whose: str) -> None:
+def require_alike(columns: int, others: int, where: str, whose: str) -> None:
     """Refuse targets of another number of columns than somebody else's."""
-    if len(labels.columns) != len(others.columns):
+    if columns != others:
         raise DataError(
-            f"{where}: targets must be {max(len(others.columns), 1)} per example as those of "
-            f"{whose}, got {max(len(labels.columns), 1)}"
+            f"{where}: targets must be {others} per example as those of {whose}, got {columns}"
         )
+
+
+def require_several(classes: Sequence[str]) -> None:
+    """Refuse targets that are all the same."""
+    if len(classes) < 2:
+        raise DataError(f"labels must take at least two values, got {listing(classes)}")
 
 
 def numbers_of(names: Sequence[str], count: int, rule: str) -> np.ndarray:

@@ -27,7 +27,7 @@ from .own_tables import (
     join_tables,
     read_tables,
 )
-from .row_splits import parse_splits, parse_times
+from .row_splits import count_splits, parse_splits, parse_times, require_both
 from .samples import (
     ColumnNames,
     ImageReader,
@@ -86,7 +86,7 @@ class OwnData(Source):
         named += [(name, column) for name, column in roles if column is not None]
         return [*named, *(("drop", column) for column in self.drop or ())]
 
-    def _required(self) -> dict[str, str]:
+    def required(self) -> dict[str, str]:
         """Columns that must be there, each with what a row must do in it."""
         rules = {
             self.group: "name its client's group",
@@ -122,15 +122,32 @@ class OwnData(Source):
 
     def _make_dataset(self, tables: JoinedTables, owners: np.ndarray, where: str) -> Dataset:
         data = make_dataset(tables.x, tables.labels, owners, feature_names(tables.columns))
-        cells = tables.cells
+        groups, split, time = self.parse_roles(tables.cells, owners.tolist(), where)
+        if split is not None:
+            require_both(count_splits(split), str(self.split), where)
         return data._replace(
             targets=columns_of(self.label),
             columns=tables.columns,
-            ignored=tuple(column for name, column in self._named_columns() if name != "label"),
-            groups=groups_of(owners, cells[self.group], self.group, where) if self.group else {},
-            split=parse_splits(cells[self.split], self.split, where) if self.split else None,
-            time=parse_times(cells[self.time], self.time, where) if self.time else None,
+            ignored=self.ignored,
+            groups=groups,
+            split=split,
+            time=time,
             notices=tables.notices,
+        )
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Columns that are neither features nor labels."""
+        return tuple(column for name, column in self._named_columns() if name != "label")
+
+    def parse_roles(
+        self, cells: Mapping[str, Sequence[str] | np.ndarray], owners: Sequence[str], where: str
+    ) -> tuple[dict[str, str], np.ndarray | None, np.ndarray | None]:
+        """What the rows' columns say: the owners' groups, and every row's split and time."""
+        return (
+            groups_of(owners, cells[self.group], self.group, where) if self.group else {},
+            parse_splits(cells[self.split], self.split, where) if self.split else None,
+            parse_times(cells[self.time], self.time, where) if self.time else None,
         )
 
 
@@ -188,7 +205,7 @@ class Folder(OwnData):
         return self._read_arrays(paths)
 
     def _read_tables(self, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
-        tables = read_tables(paths, self.label, self._required(), self.drop or ())
+        tables = read_tables(paths, self.label, self.required(), self.drop or ())
         for table, name in zip(tables, names, strict=True):
             if not len(table.x):
                 raise DataError(f"client {quote(name)} must have at least one example, got none")
@@ -196,13 +213,17 @@ class Folder(OwnData):
         owners = repeat_names(names, [len(table.x) for table in tables])
         return self._make_dataset(joined, owners, printable(self.path))
 
-    def _read_arrays(self, paths: Sequence[Path]) -> Dataset:
+    def refuse_columns(self) -> None:
+        """Refuse settings that are about columns, where there are none."""
         for setting, column in self._named_columns():
             if setting != "label":
                 raise SettingError(
                     f"data.{setting} must be about a folder of .csv files, got {quote(column)} "
                     "for other files"
                 )
+
+    def _read_arrays(self, paths: Sequence[Path]) -> Dataset:
+        self.refuse_columns()
         reader = ImageReader(self.resize)
         data = join_samples([read_labelled(path, self.label, reader) for path in paths])
         return data._replace(resize=self.resize)
@@ -236,7 +257,7 @@ class Table(OwnData):
                 f"data.table must be a file, got nothing at {quote(str(self.path))}"
                 f"{self._elsewhere()}"
             )
-        required = {self.client: "name its client", **self._required()}
+        required = {self.client: "name its client", **self.required()}
         tables = read_tables([self.path], self.label, required, self.drop or ())
         where = printable(self.path)
         if not len(tables[0].x):

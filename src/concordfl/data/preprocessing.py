@@ -1,7 +1,7 @@
 """Preprocessing: how a run reads examples, so that it can read a newcomer's like its own."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from ..core import DataError, Examples, Scale
 from ..core.objective import KINDS, Kind
 from .arrays import Arrays, drop_colour, network_shape
-from .columns import Column, columns_from_record, feature_names, to_record
+from .columns import Column, columns_from_record, feature_names, indicators, to_record
 from .labels import Labels, numbers_of
-from .standardise import Standard
+from .standardise import Moments, Standard
 from .text import listing, printable, quote
 
 IMAGE_TYPE = "uint8"
@@ -57,6 +57,30 @@ class Preprocessing:
     def table_columns(self) -> tuple[Column, ...]:
         """The columns that a table must have, in the order of the features."""
         return self.columns or tuple(Column(name) for name in self.features)
+
+    def with_standards(
+        self, inputs: Sequence[Moments], targets: Sequence[Moments]
+    ) -> "Preprocessing":
+        """With what follows from sums over every participant's training examples, in the order of
+        names; there are none of what is not standardised.
+        """
+        return replace(
+            self,
+            standard=self._input_standard(inputs) if inputs else None,
+            target_standard=Standard.from_clients(targets) if targets else None,
+        )
+
+    def _input_standard(self, moments: Sequence[Moments]) -> Standard:
+        """Categories stay 0 and 1, so that a rare one is no outlier and an unknown one is 0
+        everywhere.
+        """
+        standard = Standard.from_clients(moments, self.features)
+        if not self.columns:
+            return standard
+        categories = indicators(self.columns)
+        return Standard(
+            np.where(categories, 0.0, standard.mean), np.where(categories, 1.0, standard.deviation)
+        )
 
     # --- a newcomer's data ------------------------------------------------------------------------
 
@@ -106,7 +130,14 @@ class Preprocessing:
 
     def prepare(self, arrays: Arrays, path: Path) -> Arrays:
         """As the run prepared its own examples, after a look whether they are of the same kind."""
-        x = drop_colour(arrays.x) if self.input_shape[:1] == (1,) else arrays.x
+        prepared = self.standardise(Arrays(self.inputs(arrays.x, path), arrays.y))
+        if prepared.x.dtype.kind == "f" and not np.isfinite(prepared.x).all():
+            raise DataError(f"{printable(path)}: features must be finite, got NaN or infinity")
+        return prepared
+
+    def inputs(self, x: np.ndarray, path: Path) -> np.ndarray:
+        """Examples of the run's type and shape; others are refused."""
+        x = drop_colour(x) if self.input_shape[:1] == (1,) else x
         if (x.dtype == np.uint8) != (self.dtype == IMAGE_TYPE):
             raise DataError(
                 f"{printable(path)}: x must be of type {self.dtype} as in the run, got {x.dtype}"
@@ -117,10 +148,7 @@ class Preprocessing:
                 f"{printable(path)}: examples must have the shape {list(self.input_shape)}, got "
                 f"{list(shape)}"
             )
-        prepared = self.standardise(Arrays(x, arrays.y))
-        if prepared.x.dtype.kind == "f" and not np.isfinite(prepared.x).all():
-            raise DataError(f"{printable(path)}: features must be finite, got NaN or infinity")
-        return prepared
+        return x
 
     def standardise(self, arrays: Arrays) -> Arrays:
         """Rows of numbers are standardised here, also targets; images where they are used, see

@@ -13,7 +13,7 @@ from .columns import say_unknown_categories
 from .csv_table import columns_of, read_csv
 from .dataset import Dataset
 from .files import FOLDER, kind_of, list_folder, reading
-from .labels import Labels, require_alike, sort_classes
+from .labels import Labels, require_alike, require_several, sort_classes
 from .own_tables import read_like, require_numbers
 from .preprocessing import Preprocessing
 from .text import listing, printable, quote
@@ -34,6 +34,20 @@ class Samples(NamedTuple):
     x: np.ndarray
     labels: Labels | None
     features: tuple[str, ...] = ()
+
+
+class Form(NamedTuple):
+    """What arrays must have in common to be those of one federation."""
+
+    shape: tuple[int, ...]  # of an example as it was read
+    type: str  # numpy's name
+    features: tuple[str, ...]  # where they have names
+    targets: int  # per example
+
+    @classmethod
+    def of(cls, x: np.ndarray, labels: Labels | None, features: tuple[str, ...]) -> "Form":
+        targets = max(len(labels.columns), 1) if labels is not None else 1
+        return cls(x.shape[1:], x.dtype.name, features, targets)
 
 
 class ImageReader:
@@ -206,28 +220,29 @@ def _read_images(folder: Path, reader: ImageReader) -> tuple[np.ndarray, Labels]
     return np.stack(images), Labels.of(labels)
 
 
+def require_same_form(form: Form, first: Form, where: str, whose: str) -> None:
+    if form.shape != first.shape:
+        raise DataError(
+            f"{where}: examples must have the shape {first.shape} of {whose}, got {form.shape}"
+        )
+    if form.type != first.type:
+        raise DataError(
+            f"{where}: examples must be of the type {first.type} of {whose}, got {form.type}"
+        )
+    if form.features != first.features:
+        raise DataError(
+            f"{where}: columns must be those of {whose} ({listing(first.features)}), got "
+            f"{listing(form.features)}"
+        )
+    require_alike(form.targets, first.targets, where, whose)
+
+
 def join_samples(parts: Sequence[Samples]) -> Dataset:
     """All clients' examples, after a look whether they are alike."""
     first = parts[0]
+    form, whose = Form.of(*first[1:]), f"client {quote(first.client)}"
     for part in parts:
-        where = f"client {quote(part.client)}"
-        if part.x.shape[1:] != first.x.shape[1:]:
-            raise DataError(
-                f"{where}: examples must have the shape {first.x.shape[1:]} of client "
-                f"{quote(first.client)}, got {part.x.shape[1:]}"
-            )
-        if part.x.dtype != first.x.dtype:
-            raise DataError(
-                f"{where}: examples must be of the type {first.x.dtype} of client "
-                f"{quote(first.client)}, got {part.x.dtype}"
-            )
-        if part.features != first.features:
-            raise DataError(
-                f"{where}: columns must be those of client {quote(first.client)} "
-                f"({listing(first.features)}), got {listing(part.features)}"
-            )
-        if part.labels is not None and first.labels is not None:
-            require_alike(part.labels, first.labels, where, f"client {quote(first.client)}")
+        require_same_form(Form.of(*part[1:]), form, f"client {quote(part.client)}", whose)
     return make_dataset(
         np.concatenate([part.x for part in parts]),
         Labels.join([part.labels for part in parts if part.labels is not None]),
@@ -247,8 +262,7 @@ def make_dataset(
     x: np.ndarray, labels: Labels, owners: np.ndarray, features: tuple[str, ...]
 ) -> Dataset:
     classes = sort_classes(labels.names)
-    if len(classes) < 2:
-        raise DataError(f"labels must take at least two values, got {listing(classes)}")
+    require_several(classes)
     y = labels.number({name: number for number, name in enumerate(classes)})
     x = drop_colour(x)
     nobody = Arrays(x[:0], y[:0])

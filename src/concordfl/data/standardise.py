@@ -25,10 +25,22 @@ class Moments(NamedTuple):
     squares: np.ndarray
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "Moments":
-        present = np.isfinite(arrays.x)
-        x = np.where(present, arrays.x, 0).astype(np.float64)
+    def of(cls, values: np.ndarray) -> "Moments":
+        present = np.isfinite(values)
+        x = np.where(present, values, 0).astype(np.float64)
         return cls(present.sum(axis=0), x.sum(axis=0), (x**2).sum(axis=0))
+
+    @classmethod
+    def of_inputs(cls, arrays: Arrays) -> "Moments":
+        """Of rows of numbers; of images over the pixels of each channel, as numbers in [0, 1]."""
+        if arrays.x.dtype == np.uint8:
+            return cls.of(arrays.x.reshape(-1, arrays.x.shape[-1]) / 255.0)
+        return cls.of(arrays.x)
+
+    @classmethod
+    def of_targets(cls, arrays: Arrays) -> "Moments":
+        """Of every target, one or several."""
+        return cls.of(target_rows(arrays.y))
 
     def __add__(self, other: Any) -> "Moments":
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
@@ -41,16 +53,11 @@ class Standard(NamedTuple):
     deviation: np.ndarray
 
     @classmethod
-    def of_images(cls, parts: Iterable[Arrays]) -> "Standard":
-        """Over the pixels of each channel, as numbers in [0, 1]."""
-        return cls.from_clients(
-            Arrays(part.x.reshape(-1, part.x.shape[-1]) / 255.0, part.y) for part in parts
-        )
-
-    @classmethod
-    def from_clients(cls, parts: Iterable[Arrays], names: Sequence[str] = ()) -> "Standard":
-        """Of rows of numbers; `names` are the features', for messages."""
-        moments = functools.reduce(operator.add, (Moments.of(part) for part in parts))
+    def from_clients(cls, parts: Iterable[Moments], names: Sequence[str] = ()) -> "Standard":
+        """From what every client sends, added in this order; `names` are the features', for
+        messages.
+        """
+        moments = functools.reduce(operator.add, parts)
         if not moments.present.all():
             first = int(moments.present.argmin())
             feature = quote(names[first]) if names else first
@@ -62,11 +69,6 @@ class Standard(NamedTuple):
         variance = np.maximum(moments.squares / moments.present - mean**2, 0)
         # A feature that never varies carries nothing; 1 keeps it at 0.
         return cls(mean, np.where(variance > 1e-12 * (1 + mean**2), np.sqrt(variance), 1.0))
-
-    @classmethod
-    def of_targets(cls, parts: Iterable[Arrays]) -> "Standard":
-        """Mean and deviation of every target, one or several."""
-        return cls.from_clients(Arrays(target_rows(part.y), part.y) for part in parts)
 
     def apply_to_targets(self, y: np.ndarray) -> np.ndarray:
         """Targets (N,) or (N, D) of mean 0 and deviation 1."""

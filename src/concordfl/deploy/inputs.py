@@ -52,7 +52,7 @@ def _by_name(frame: Any, preprocessing: Preprocessing, ignored: Collection[str])
     left_out = {*ignored, *preprocessing.ignored} - {*names}
     kept = [name for name in frame.columns if str(name) not in left_out]
     table = to_table(frame[kept], WHERE, texts)
-    match_columns(names, table, WHERE, "the run")
+    match_columns(names, table.features, WHERE, "the run")
     require_numbers(table)
     say_unknown_categories(columns, table)
     return encode(columns, table)

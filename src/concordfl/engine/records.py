@@ -3,6 +3,7 @@
 config.toml                         the settings of the run
 examples.npz                        the examples, of a run that was given them in Python
 federation.json                     who takes part
+refused.json                        why it could not begin with the clients that were there
 executor.json                       how it is run: executor, workers, device
 progress.json                       how far it is, for whoever watches it
 .running                            locked while it runs: see running.py
@@ -70,10 +71,12 @@ from .sealed_tensors import join_header, seal_client_tree, split_header, verify_
 RECORD_FORMAT = 1
 MODEL_FORMAT = 1
 PROGRESS_FILE = "progress.json"
+REFUSAL_FILE = "refused.json"
 RECEIVED_FILE = "received.safetensors"
 # what is written before the first round is played
 BEFORE_FIRST_ROUND = (
     *("config.toml", EXAMPLES_FILE, "federation.json", "executor.json", PROGRESS_FILE),
+    REFUSAL_FILE,
 )
 
 
@@ -173,6 +176,10 @@ class FederationFacts(TypedDict):
     clients: list[ClientFacts]
 
 
+class RefusalFacts(TypedDict):
+    why: str
+
+
 class ExecutorChoice(TypedDict):
     name: Literal["serial", "processes", "flower"]
     workers: WorkerCount
@@ -195,6 +202,7 @@ SUMMARY_FILE = "summary.json"
 REWRITE_BOTH = "remove it and summary.json, and `concordfl resume {folder}` writes both again"
 SUMMARY = SealedJson(Summary, format=1, advice=REWRITE, indent=2)
 EXECUTOR = SealedJson(ExecutorChoice, format=1, advice=REWRITE_BOTH)
+REFUSAL = SealedJson(RefusalFacts, format=1, advice="remove it: nothing depends on it")
 FEDERATION = SealedJson(FederationFacts, format=1, advice=REWRITE_BOTH)
 PROGRESS = SealedJson(
     ProgressFacts, format=1, advice="the run writes it again when it goes on", durable=False
@@ -302,6 +310,11 @@ class RunFolder:
     def write_federation(self, federation: Mapping[str, Any]) -> None:
         """Who takes part; written when a run begins."""
         FEDERATION.write(self.path / "federation.json", federation)
+        remove(self.path / REFUSAL_FILE)
+
+    def write_refusal(self, why: str) -> None:
+        """Why a run could not begin with its clients; the next try may."""
+        REFUSAL.write(self.path / REFUSAL_FILE, {"why": why})
 
     def read_federation(self) -> FederationFacts | None:
         return FEDERATION.read(self.path / "federation.json")

@@ -9,8 +9,8 @@ from pydantic import InstanceOf
 
 from ..core import ClientId, Count, Fraction, Key, Probability, SettingError, Settings
 from ..core.settings import nearest, received
-from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing, Standard
-from ..data.columns import indicators
+from ..data import Arrays, ArraySplits, Dataset, Federation, Preprocessing
+from ..data.standardise import Moments
 from .partition import PARTITIONS, Assignment, Iid, Natural, Partition
 from .shift import UNCHANGED, Joint, LabelMap, Shift
 
@@ -124,6 +124,14 @@ def build_federation(
     return replace(federation, notices=(*data.notices, *_notices(data, scenario)))
 
 
+def split_alone(id: ClientId, data: Dataset, scenario: Scenario, key: Key) -> ArraySplits:
+    """The splits of a client that has all of `data`, as `build_federation` makes them of a client
+    of the data's own.
+    """
+    rows = np.arange(len(data.train.y))
+    return _make_client(id, data, rows, scenario.split, (), (), key)[0]
+
+
 def _notices(data: Dataset, scenario: Scenario) -> Iterator[str]:
     for name in ("split", "hold_out_split"):
         split = getattr(scenario, name)
@@ -193,36 +201,23 @@ def _hold_out_named(
 # --- standardisation ------------------------------------------------------------------------------
 
 
-def _fit_standard(data: Dataset, train: Iterable[Arrays]) -> Standard:
-    """Of all participants' training examples; categories stay 0 and 1, so that a rare one is no
-    outlier and an unknown one is 0 everywhere.
-    """
-    if data.train.x.dtype == np.uint8:
-        return Standard.of_images(train)
-    standard = Standard.from_clients(train, data.features)
-    if not data.columns:
-        return standard
-    categories = indicators(data.columns)
-    return Standard(
-        np.where(categories, 0.0, standard.mean), np.where(categories, 1.0, standard.deviation)
-    )
-
-
 def _preprocessing(data: Dataset, train: Sequence[Arrays], *, standardise: bool) -> Preprocessing:
     """From sums over the participants' training examples."""
     plain = Preprocessing.plain(data.train.x, data.num_classes, data.train.y)
-    classes = data.classes or plain.classes
     has_categories = any(column.categories is not None for column in data.columns)
-    return replace(
+    read = replace(
         plain,
-        classes=classes,
+        classes=data.classes or plain.classes,
         features=data.features,
-        standard=_fit_standard(data, train) if standardise else None,
         targets=(data.targets or plain.targets) if plain.targets else (),
-        target_standard=Standard.of_targets(train) if plain.kind == "regression" else None,
         columns=data.columns if has_categories else (),
         ignored=data.ignored,
         resize=data.resize,
+    )
+    is_regression = read.kind == "regression"
+    return read.with_standards(
+        [Moments.of_inputs(part) for part in train] if standardise else [],
+        [Moments.of_targets(part) for part in train] if is_regression else [],
     )
 
 

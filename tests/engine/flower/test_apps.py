@@ -16,14 +16,14 @@ from fake_carrier import FakeTime
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install concordfl[flower]")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.common.constant import ErrorCode  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from concordfl.engine.flower import client, server  # noqa: E402
+from concordfl.engine.flower import server  # noqa: E402
 from concordfl.engine.flower.carrier import GridCarrier, from_record, to_record  # noqa: E402
 from concordfl.engine.flower.meeting import Lost  # noqa: E402
 from concordfl.engine.flower.parcel import Answer, Request  # noqa: E402
+from fake_grid import FakeGrid  # noqa: E402
 
 RUN = {
     "run": {"rounds": 3, "evaluate_every": 3, "checkpoint_seconds": 0},
@@ -31,39 +31,6 @@ RUN = {
     "scenario": {"clients": 2, "partition": {"kind": "iid"}},
     "algorithm": {"name": "apfl"},
 }
-
-
-@pytest.fixture(autouse=True)
-def identity():
-    """Of the process that Flower would run an app in."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-
-
-class FakeGrid:
-    """Nodes that answer at once; `node_configs` by node id."""
-
-    def __init__(self, node_configs):
-        self.node_configs, self.replies = node_configs, {}
-        self.numbers = itertools.count(1)
-        self.before = lambda: None
-
-    def get_node_ids(self):
-        return list(self.node_configs)
-
-    def push_messages(self, messages):
-        return [self._push(message) for message in messages]
-
-    def _push(self, message):
-        self.before()
-        id = f"message-{next(self.numbers)}"
-        message.metadata.__dict__["_message_id"] = id
-        config = self.node_configs[message.metadata.dst_node_id]
-        context = Context(1, message.metadata.dst_node_id, config, RecordDict(), {})
-        self.replies[id] = client.app(message, context)
-        return id
-
-    def pull_messages(self, message_ids):
-        return [self.replies.pop(id) for id in message_ids if id in self.replies]
 
 
 def nodes(tmp_path, names=("client-0", "client-1"), **config):

@@ -1,11 +1,14 @@
 """Real SuperNodes on loopback: the same bits as a simulation of the same run file."""
 
 import json
+import runpy
 import signal
+from pathlib import Path
 
 import pytest
 
 import concordfl as cf
+from concordfl import DataError
 from flower_services import BIN, Services, wait_until
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install concordfl[flower]")
@@ -13,6 +16,7 @@ pytestmark = pytest.mark.skipif(
     not (BIN / "flower-superlink").exists(), reason="Flower's services are not installed"
 )
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 ROUNDS = 3
 SECONDS = 900  # for one run: a trip to a SuperNode takes seconds whatever is computed
 
@@ -133,6 +137,33 @@ def test_a_server_killed_in_mid_run_is_gone_on_with(tmp_path):
         assert services.run("killed", table, clients=2, timeout=300.0, wait=300.0) == out
         services.wait_for(out, SECONDS)
     assert_same(summary_of(out), expected(table))
+
+
+@pytest.mark.slow
+def test_four_hospitals_with_folders_of_their_own(tmp_path, monkeypatch):
+    """The heart-disease data as four .csv files, each where its SuperNode alone finds it."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        runpy.run_path(str(EXAMPLES / "heart_disease_csv.py"), run_name="__main__")
+    except DataError as error:
+        pytest.skip(f"the data are not here: {error}")
+    table = {
+        "run": {"rounds": ROUNDS, "evaluate_every": 1},
+        "data": {"folder": "hospitals", "label": "diagnosis"},
+        "algorithm": {"name": "apfl"},
+    }
+    simulated = expected(table)
+    hospitals = sorted(path.stem for path in (tmp_path / "hospitals").iterdir())
+    with Services(tmp_path / "services") as services:
+        for name in hospitals:
+            own = tmp_path / "own" / name
+            own.mkdir(parents=True)
+            (tmp_path / "hospitals" / f"{name}.csv").rename(own / "patients.csv")
+            services.start_node(name, data=str(own))
+        out = services.run("hearts", table, clients=len(hospitals), timeout=300.0, wait=300.0)
+        services.wait_for(out, SECONDS)
+    assert_same(summary_of(out), simulated)
+    assert summary_of(out)["preprocessing"] == simulated["preprocessing"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The ClientApp: one client's node in a SuperNode, for any method.
 
-flower-supernode --node-config 'name="ward-1" states="/var/lib/ward-1" data="simulated"' ...
+flower-supernode --node-config 'name="ward-1" states="/var/lib/ward-1" data="/srv/ward-1"' ...
 """
 
 import tomllib
@@ -18,7 +18,8 @@ from ...core.settings import received
 from .carrier import from_record, to_record
 from .client_store import Refused
 from .host import SHARES, Hosted, respond
-from .parcel import Request
+from .own_folder import OwnFolder
+from .parcel import Answer, Request
 
 SIMULATED = "simulated"  # data: the client's part of the federation that the run file simulates
 
@@ -31,14 +32,16 @@ class ClientSettings(Settings):
 
     name: str  # of the client
     states: str  # the folder where it keeps its private states
-    data: str
+    data: str  # the folder of its own data, or SIMULATED
     share: str = "size"  # what the server may know, separated by commas
     trust: bool = False  # whether code may be run that a run file names and that is not concordfl's
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.data != SIMULATED:
-            raise SettingError(f"data must be {SIMULATED!r}, got {received(self.data)}")
+        if not self.data.strip():
+            raise SettingError(
+                f"data must be the path of a folder or {SIMULATED!r}, got {received(self.data)}"
+            )
         unknown = sorted(self.shares - set(SHARES))
         if unknown or "size" not in self.shares:
             raise SettingError(
@@ -51,7 +54,7 @@ class ClientSettings(Settings):
 
 
 def perform(message: Message, context: Context) -> Message:
-    def load(request: Request) -> Hosted:
+    def load(request: Request) -> Hosted | Answer:
         # Read here, so that settings that are wrong are an answer too.
         return load_client(request, ClientSettings.from_table(context.node_config, "node-config"))
 
@@ -69,16 +72,24 @@ def _data_of(message: Message) -> bytes:
         return b""  # which is no request
 
 
-def load_client(request: Request, own: ClientSettings) -> Hosted:
-    """The client of a SuperNode, as the run file says that it is."""
+def load_client(request: Request, own: ClientSettings) -> Hosted | Answer:
+    """The client of a SuperNode; its answer, as long as it is not agreed how its own examples are
+    read.
+    """
     settings = read_config(request.config, trust=own.trust)
-    federation = make_federation(settings).only(own.name)
+    if own.data == SIMULATED:
+        federation = make_federation(settings).only(own.name)
+    else:
+        folder = OwnFolder(settings, own.name, Path(own.data), own.shares)
+        if not request.orders and request.farewell is None:
+            return folder.answer(request)
+        federation = folder.federation(request.agreed)
     setup = None
     if request.objective is not None:
         objective = objective_of(*request.objective)
         model = model_from(settings, federation.input_shape, objective)
         setup = make_setup(settings, model, objective)
-    secret = settings.run.noise_seed  # data that anybody can simulate have no secrets
+    secret = settings.run.noise_seed  # where the run gives none, the client has its own
     return Hosted(own.name, federation, setup, Path(own.states), own.shares, secret)
 
 

@@ -200,6 +200,7 @@ class RemoteNodes:
             keep=tuple(sorted({base, *versions})),
             published=dict(self._published),
             enclosed=enclose(self._publications, sorted(wanted)),
+            agreed=self.run.agreed,
         )
 
     def _next_number(self) -> int:

@@ -41,6 +41,7 @@ class Run(NamedTuple):
     id: str
     config: str
     objective: tuple[str, dict[str, Any]] | None = None
+    agreed: dict[str, Any] = {}  # noqa: RUF012 - never changed: how clients read their own files
 
 
 @dataclass

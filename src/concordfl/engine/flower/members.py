@@ -24,10 +24,13 @@ class Members(NamedTuple):
     cards: Mapping[ClientId, Card]  # in the order of names
     preprocessing: Preprocessing
     objective: Objective
+    labels: Mapping[ClientId, list[int] | None]  # counts that clients share
 
     @classmethod
     def agree(cls, run_id: str, cards: Mapping[ClientId, Card], settings: Config) -> "Members":
-        """What all clients must have in common; one that does not fit is refused by name."""
+        """Clients who know already how examples are read, which must be alike; one that does not
+        fit is refused by name.
+        """
         first = next(iter(cards))
         for id, card in cards.items():
             if canonical_json(card.preprocessing) != canonical_json(cards[first].preprocessing):
@@ -36,13 +39,32 @@ class Members(NamedTuple):
                     f"from {first!r}"
                 )
         preprocessing = Preprocessing.from_record(cards[first].preprocessing)
+        labels = {id: card.labels for id, card in cards.items()}
+        return cls.of(run_id, cards, preprocessing, labels, settings)
+
+    @classmethod
+    def of(
+        cls,
+        run_id: str,
+        cards: Mapping[ClientId, Card],
+        preprocessing: Preprocessing,
+        labels: Mapping[ClientId, list[int] | None],
+        settings: Config,
+    ) -> "Members":
+        """Clients who read their examples so."""
         require_support(settings.algorithm, preprocessing.kind)
         settings.objective.refuse_unused(preprocessing.kind)
         weights = None
         if settings.objective.class_weights == "balanced":
-            weights = balanced_weights(_label_counts(cards, len(preprocessing.classes)))
+            weights = balanced_weights(_label_counts(labels, len(preprocessing.classes)))
         objective = objective_from(settings.objective, preprocessing, weights)
-        return cls(run_id, dict(cards), preprocessing, objective)
+        return cls(run_id, dict(cards), preprocessing, objective, dict(labels))
+
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """What orders must tell clients with files of their own."""
+        has_looks = any(card.look is not None for card in self.cards.values())
+        return self.preprocessing.to_record() if has_looks else {}
 
     @property
     def objective_table(self) -> tuple[str, dict[str, Any]]:
@@ -67,7 +89,10 @@ class Members(NamedTuple):
             "num_classes": self.objective.num_classes,
             "input_shape": list(self.preprocessing.input_shape),
             "clients": [
-                {"id": id, "held_out": False, **card.sizes, "labels": card.labels, "groups": {}}
+                {
+                    **{"id": id, "held_out": False, **card.sizes, "labels": self.labels[id]},
+                    **{"groups": {}, "look": card.look},
+                }
                 for id, card in self.cards.items()
             ],
             "run_id": self.run_id,
@@ -86,23 +111,26 @@ class Members(NamedTuple):
                 "objective": [kind, table],
             }:
                 cards = {client["id"]: _card(client, record) for client in clients}
-                return cls(
-                    run_id, cards, Preprocessing.from_record(record), objective_of(kind, table)
-                )
+                labels = {client["id"]: client["labels"] for client in clients}
+                read, objective = Preprocessing.from_record(record), objective_of(kind, table)
+                return cls(run_id, cards, read, objective, labels)
         raise FormatError("federation.json must name the members of a federation, got others")
 
 
-def _label_counts(cards: Mapping[ClientId, Card], num_classes: int) -> np.ndarray:
+def _label_counts(labels: Mapping[ClientId, list[int] | None], num_classes: int) -> np.ndarray:
     """(clients, classes), of clients that share them all."""
-    for id, card in cards.items():
-        if card.labels is None or len(card.labels) != num_classes:
+    for id, counts in labels.items():
+        if counts is None or len(counts) != num_classes:
             raise SettingError(
                 "objective.class_weights = 'balanced' needs clients that share labels, got client "
                 f"{id!r} that does not"
             )
-    return np.array([card.labels for card in cards.values()])
+    return np.array(list(labels.values()))
 
 
 def _card(client: Mapping[str, Any], record: dict[str, Any]) -> Card:
+    """As the client has introduced itself."""
     sizes = {name: client[name] for name in ("train", "validation", "test")}
+    if client.get("look") is not None:
+        return Card(client["id"], sizes, {}, look=client["look"])
     return Card(client["id"], sizes, record, client["labels"])

@@ -41,12 +41,14 @@ class _Request(NamedTuple):
     keep: tuple[int, ...] = ()  # older versions that may be asked for again
     published: dict[str, str] = {}  # noqa: RUF012 - never changed: sha256 by name
     enclosed: dict[str, Tensor] = {}  # noqa: RUF012 - as above: bytes by sha256
+    question: str = ""  # of the stage in which clients agree how examples are read
+    agreed: dict[str, Any] = {}  # noqa: RUF012 - as above: what they have agreed on so far
 
 
 @tree.register
 class Request(_Request, Message):
-    """What a server asks of a node: to introduce itself, to perform an `evaluation`, an `order` or
-    one after the other, or to keep what came of the run.
+    """What a server asks of a node: to introduce itself, to answer a `question`, to perform an
+    `evaluation`, an `order` or one after the other, or to keep what came of the run.
     """
 
     def check(self) -> "Request":
@@ -64,6 +66,8 @@ class Request(_Request, Message):
             and all(type(number) is int and number >= 0 for number in (self.base, self.version))
             and all(isinstance(name, str) and _matches(SHA256, sha) for name, sha in published)
             and all(_matches(SHA256, sha) and is_bytes(data) for sha, data in enclosed)
+            and isinstance(self.question, str)
+            and isinstance(self.agreed, dict)
         ):
             raise FormatError("a request must have the types of its fields, got others")
         for each in self.orders:
@@ -107,6 +111,7 @@ class Card(NamedTuple):
     sizes: dict[str, int]  # of its splits
     preprocessing: dict[str, Any]  # how examples are read, see Preprocessing.to_record
     labels: list[int] | None = None  # of the training examples, where the client shares them
+    look: dict[str, Any] | None = None  # how its own file looks, see data/agreement.py
 
     def is_same(self, other: "Card") -> bool:
         """Also where one of them was kept in a file."""
@@ -121,12 +126,13 @@ class _Answer(NamedTuple):
     lacks: tuple[str, ...] = ()  # sha256 of publications that must be enclosed
     state_sha256: str | None = None  # of the new state, "" for none, where the client shares it
     refusal: str = ""  # why nothing was done
+    told: dict[str, Any] | None = None  # the answer to a question
 
 
 @tree.register
 class Answer(_Answer, Message):
-    """What came of a request: one of a card, an outcome, that the run's result was kept, what is
-    lacking, or a refusal.
+    """What came of a request: one of a card, what was asked for, an outcome, that the run's result
+    was kept, what is lacking, or a refusal.
     """
 
     def check(self) -> "Answer":
@@ -140,6 +146,7 @@ class Answer(_Answer, Message):
             and all(_matches(SHA256, sha) for sha in lacks)
             and (self.state_sha256 in (None, "") or _matches(SHA256, self.state_sha256))
             and isinstance(self.refusal, str)
+            and (self.told is None or isinstance(self.told, dict))
         ):
             raise FormatError("an answer must have the types of its fields, got others")
         return self
@@ -153,11 +160,12 @@ def _is_card(card: Any) -> bool:
         and set(card.sizes) == {"train", "validation", "test"}
         and all(_is_count(size) for size in card.sizes.values())
         and isinstance(card.preprocessing, dict)
-        and (card.labels is None or _is_counts(card.labels))
+        and (card.labels is None or is_counts(card.labels))
+        and (card.look is None or isinstance(card.look, dict))
     )
 
 
-def _is_counts(values: Any) -> bool:
+def is_counts(values: Any) -> bool:
     return isinstance(values, list) and all(_is_count(value) for value in values)
 
 

@@ -18,7 +18,16 @@ from flwr.serverapp import Grid, ServerApp
 
 from ...assemble import make_setup, model_from, network_identity
 from ...config import TOML_ERRORS, Config, read_table
-from ...core import Algorithm, Count, Positive, SettingError, Settings, tree
+from ...core import (
+    Algorithm,
+    ClientId,
+    ConcordError,
+    Count,
+    Positive,
+    SettingError,
+    Settings,
+    tree,
+)
 from ...deploy.saving import write_models
 from ...runner import DataFacts, summarise
 from ..checkpoint import Progress, check_identity
@@ -26,11 +35,12 @@ from ..experiment import Event, Experiment, is_identical
 from ..files import to_json
 from ..records import RunFolder
 from ..setup import Setup
+from .agreement import Inquiry, agree
 from .carrier import GridCarrier
 from .executor import RemoteNodes
 from .meeting import Carrier, Clock, Meeting, Run
 from .members import Members
-from .parcel import Farewell
+from .parcel import Card, Farewell
 
 REASON = "clients are SuperNodes"
 
@@ -100,7 +110,7 @@ def _play(
     known = None if recorded is None else Members.from_facts(recorded)
     run = Run(secrets.token_hex(16) if known is None else known.run_id, settings.to_toml())
     meeting = Meeting(carrier, run, given.timeout)
-    members = _gather(meeting, given, settings, clock) if known is None else known
+    members = _begin(carrier, meeting, given, settings, folder, clock) if known is None else known
     setup = _make_setup(settings, members)
     identity = {"config": folder.config_digest(), **network_identity(settings, setup.model)}
     if recorded is None:
@@ -109,7 +119,7 @@ def _play(
     else:
         check_identity(folder.path, recorded["identity"], identity)
         _await(meeting, members, given, clock, is_over=summary is not None)
-    run = run._replace(objective=members.objective_table)
+    run = run._replace(objective=members.objective_table, agreed=members.agreed)
     keep = settings.run.keep_checkpoints
     executor = RemoteNodes(carrier, setup, run, meeting, given.timeout, keep, members.cards, clock)
     roster = members.roster(setup)
@@ -149,7 +159,26 @@ def _deliver(
         log.warning("the result was not given to %r: %s", id, why)
 
 
-def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Clock) -> Members:
+def _begin(
+    carrier: Carrier,
+    meeting: Meeting,
+    given: ServerSettings,
+    settings: Config,
+    folder: RunFolder,
+    clock: Clock,
+) -> Members:
+    """Those who are there, agreed on how examples are read; why they are not is recorded."""
+    try:
+        cards = _gather(meeting, given, clock)
+        if all(card.look is None for card in cards.values()):
+            return Members.agree(meeting.run.id, cards, settings)
+        return agree(Inquiry(carrier, meeting, cards, clock), settings, given.timeout)
+    except ConcordError as error:
+        folder.write_refusal(str(error))
+        raise
+
+
+def _gather(meeting: Meeting, given: ServerSettings, clock: Clock) -> dict[ClientId, Card]:
     """Those who are there as soon as they are as many as were asked for."""
     cards = meeting.wait_for(lambda present: len(present) >= given.clients, given.wait, clock)
     if len(cards) < given.clients:
@@ -158,7 +187,7 @@ def _gather(meeting: Meeting, given: ServerSettings, settings: Config, clock: Cl
             f"{given.clients} clients must be there within {given.wait:g} s, got {len(cards)}: "
             f"{', '.join(map(repr, cards)) or 'nobody'}{refusals}"
         )
-    return Members.agree(meeting.run.id, cards, settings)
+    return cards
 
 
 def _await(
