@@ -32,7 +32,7 @@ ALLOWED = {
 RESERVED = {
     "flwr": ["engine/flower"],
     "cryptography": ["federate/certificates.py"],
-    "ray": ["engine/executors/ray.py"],
+    "ray": ["engine/executors/ray"],
     "plotly": ["report"],
     "matplotlib": ["report"],
     "tensorboard": ["track/tensorboard.py"],

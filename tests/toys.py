@@ -3,6 +3,7 @@
 Imported by worker processes too, so it must be a module of its own.
 """
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,10 @@ def make_executor(
         states = DiskStates(folder.checkpoints)
     if name == "serial":
         return Serial(setup, data, states, plan.noise_seed)
+    if name == "ray":
+        from concordfl.engine.executors.ray import Ray
+
+        return Ray(setup, data, plan.noise_seed, workers=workers)
     return Processes(setup, data, states, plan.noise_seed, workers=workers)
 
 
@@ -271,6 +276,19 @@ class Toy(Algorithm):
 
     def inspect(self, client: Client, state: Any, message: Any) -> dict[str, Any]:
         return {"group": client.size % 2, "visits": state["visits"]}
+
+
+@dataclass(frozen=True)
+class Slow(Toy):
+    """Toy whose training takes its time, and whose clients keep more than a message holds."""
+
+    seconds: float = 0.3
+
+    @client_step
+    def train(self, client: Client, state: Any, message: Any) -> tuple[Any, Any]:
+        time.sleep(self.seconds)
+        after, reply = super().train(client, state, message)
+        return {**after, "large": after["noise"].repeat(100_000)}, reply
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from .options import (
     GridOption,
     KeepOption,
     OutOption,
+    RayAddressOption,
     RunFile,
     SeedsOption,
     SetOption,
@@ -89,6 +90,7 @@ def compare(
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     out: OutOption = None,
     executor: ExecutorOption = None,
+    ray_address: RayAddressOption = None,
     device: DeviceOption = None,
     keep: KeepOption = False,
     fresh: FreshOption = False,
@@ -99,7 +101,7 @@ def compare(
     Finished runs are reused, and so are the results kept beside the run file.
     """
     names, tracked = known_names(algorithms), trackers(track)
-    given = assignments(set, executor=executor, device=device)
+    given = assignments(set, executor=executor, ray_address=ray_address, device=device)
     table = assign(configuration.read_table(file), given, names)
     # What can be refused is refused before any work is done.
     cells, hasher = _cells(table, names, seeds, variations), ConfigHasher()

@@ -29,7 +29,16 @@ SeedsOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[
-    str | None, typer.Option("--executor", help="Override run.executor: auto, serial or processes.")
+    str | None,
+    typer.Option("--executor", help="Override run.executor: auto, serial, processes or ray."),
+]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Override run.ray_address: a Ray cluster that this machine is part of, or auto.",
+    ),
 ]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Override run.device: auto, cpu, cuda or mps.")
@@ -89,10 +98,11 @@ def assignments(
     *,
     seed: int | None = None,
     executor: str | None = None,
+    ray_address: str | None = None,
     device: str | None = None,
 ) -> list[str]:
     """What `--set` and the options for single settings override, in the form of `--set`."""
-    options = {"seed": seed, "executor": executor, "device": device}
+    options = {"seed": seed, "executor": executor, "ray_address": ray_address, "device": device}
     return given + [f"run.{key}={value!r}" for key, value in options.items() if value is not None]
 
 

@@ -16,6 +16,7 @@ from .options import (
     DeviceOption,
     ExecutorOption,
     OutOption,
+    RayAddressOption,
     RunFile,
     SeedOption,
     SetOption,
@@ -41,6 +42,7 @@ def run(
     out: OutOption = None,
     seed: SeedOption = None,
     executor: ExecutorOption = None,
+    ray_address: RayAddressOption = None,
     device: DeviceOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")
@@ -50,7 +52,7 @@ def run(
     """Run one method as a run file says."""
     tracked = trackers(track)
     _refuse_compared(set)
-    given = assignments(set, seed=seed, executor=executor, device=device)
+    given = assignments(set, seed=seed, executor=executor, ray_address=ray_address, device=device)
     settings = _settings(configuration.read_table(file), given, algorithm)
     if dry_run:
         _show_preview(settings)

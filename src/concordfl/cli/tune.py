@@ -21,6 +21,7 @@ from .options import (
     DeviceOption,
     ExecutorOption,
     GridOption,
+    RayAddressOption,
     RunFile,
     SeedsOption,
     SetOption,
@@ -61,6 +62,7 @@ def tune(
     ] = None,
     set: SetOption = [],  # noqa: B006 - typer reads the default and never changes it
     executor: ExecutorOption = None,
+    ray_address: RayAddressOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Choose settings of several methods on validation data, and write a run file that has them.
@@ -81,7 +83,7 @@ def tune(
             rounds=rounds,
             seeds=seeds,
             rungs=rungs,
-            assignments=assignments([], executor=executor, device=device),
+            assignments=assignments([], executor=executor, ray_address=ray_address, device=device),
             display=_display,
         )
     found.write(target, shlex.join(["concordfl", *sys.argv[1:]]))

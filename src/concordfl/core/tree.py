@@ -49,6 +49,11 @@ def register(kind: NamedTupleType) -> NamedTupleType:
     return kind
 
 
+def registered_in(module: str) -> list[type[tuple[Any, ...]]]:
+    """The NamedTuples of a module that are registered."""
+    return [kind for kind in _registered.values() if kind.__module__ == module]
+
+
 def _origin(kind: type[Any]) -> str:
     """Where a class was defined: the same for the copies that reloading and pickling make."""
     module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__

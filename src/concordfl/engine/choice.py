@@ -4,10 +4,12 @@ import os
 import pickle
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core import Client, SettingError
+from ..core.settings import MAX_WORKERS
 from ..data import Federation
 from .client_states import ClientStates, DiskStates, MemoryStates
 from .executors import Executor, Processes, Serial
@@ -33,8 +35,10 @@ class Choice(NamedTuple):
     def make(
         self, setup: Setup, federation: Federation, plan: Plan, folder: RunFolder | None
     ) -> Executor:
-        if self.name == "processes":
-            _require_cpu(setup)
+        if self.name in ("processes", "ray"):
+            _require_cpu(setup, self.name)
+        if self.name == "ray":
+            return _make_ray(setup, federation, plan, self.workers)
         states = _make_states(plan, folder)
         if self.name == "serial":
             return Serial(setup, federation, states, plan.noise_seed)
@@ -54,12 +58,16 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
     workers = plan.workers or available_cores()
     if sys.platform == "win32":
         workers = min(workers, MAX_WINDOWS_WORKERS)
+    if plan.ray_address is not None and plan.executor != "ray":
+        raise SettingError(f"run.ray_address needs run.executor = 'ray', got {plan.executor!r}")
     if plan.executor == "serial":
         return Choice("serial", 1, "asked for")
     if plan.executor == "processes":
-        _require_cpu(setup)
+        _require_cpu(setup, "processes")
         _require_sendable(setup)
         return Choice("processes", workers, "asked for")
+    if plan.executor == "ray":
+        return _choose_ray(setup, plan, workers)
     if device.type != "cpu":
         return Choice("serial", 1, f"device is {device}")
     if workers == 1:
@@ -79,11 +87,40 @@ def _choose_by_work(setup: Setup, federation: Federation, plan: Plan, workers: i
     return Choice("processes", workers, reason)
 
 
-def _require_cpu(setup: Setup) -> None:
+def _choose_ray(setup: Setup, plan: Plan, cores: int) -> Choice:
+    """One worker per CPU of the cluster; of this machine where the cluster is still to be made."""
+    _require_cpu(setup, "ray")
+    _require_ray(plan)
+    from .executors.ray_cluster import count_cpus
+
+    workers = plan.workers or count_cpus(plan.ray_address) or cores
+    return Choice("ray", min(workers, MAX_WORKERS), "asked for")
+
+
+def _make_ray(setup: Setup, federation: Federation, plan: Plan, workers: int) -> Executor:
+    _require_ray(plan)
+    from .executors.ray import Ray
+
+    return Ray(setup, federation, plan.noise_seed, workers=workers, address=plan.ray_address)
+
+
+def _require_ray(plan: Plan) -> None:
+    if find_spec("ray") is None:
+        raise SettingError(
+            "run.executor = 'ray' needs the package ray, got none: pip install 'concordfl[ray]'"
+        )
+    if plan.client_states == "disk":
+        raise SettingError(
+            "run.client_states must be 'memory' with run.executor = 'ray', whose object store "
+            "brings them to disk where memory is short, got 'disk'"
+        )
+
+
+def _require_cpu(setup: Setup, executor: str) -> None:
     device = setup.model.device
     if device.type != "cpu":
         rule = "run.executor must be 'serial' on a GPU"
-        raise SettingError(f"{rule}, got 'processes' with device {device}")
+        raise SettingError(f"{rule}, got {executor!r} with device {device}")
 
 
 def _require_sendable(setup: Setup) -> None:

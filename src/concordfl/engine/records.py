@@ -181,7 +181,7 @@ class RefusalFacts(TypedDict):
 
 
 class ExecutorChoice(TypedDict):
-    name: Literal["serial", "processes", "flower"]
+    name: Literal["serial", "processes", "ray", "flower"]
     workers: WorkerCount
     reason: str
     device: Literal["cpu", "cuda", "mps"]

@@ -32,6 +32,7 @@ Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 HOW_COMPUTED = (
     "executor",
     "workers",
+    "ray_address",
     "device",
     "client_states",
     "checkpoint_seconds",

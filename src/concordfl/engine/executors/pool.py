@@ -50,10 +50,13 @@ class Pool:
             self._blocks.extend(block.halves())
         return None
 
-    def put_back(self, block: Block) -> None:
-        """A block whose worker has died; its clients are nobody's now."""
-        for id in block.ids:
-            self._home.pop(id, None)
+    @property
+    def is_empty(self) -> bool:
+        return not self._blocks
+
+    def put_back(self, block: Block, worker: int) -> None:
+        """A block whose worker has died, and with it all that it remembered."""
+        self._home = {id: home for id, home in self._home.items() if home != worker}
         self._blocks.append(block)
 
     def _may_do(self, worker: int, block: Block) -> bool:

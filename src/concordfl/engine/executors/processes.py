@@ -16,52 +16,33 @@ import signal
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ...core import (
-    ClientId,
-    ClientStepError,
-    FormatError,
-    Missing,
-    Order,
-    Outcome,
-    Tree,
-    WorkerError,
-    tree,
-)
+from ...core import ClientId, Order, Outcome, tree
 from ...core.client import Secret
 from ...data import Federation
 from ..client_states import ClientStates, SavedClients
 from ..memory import keep_freed_memory
 from ..node import Node
 from ..setup import Setup
-from ..tree_sum import NOTHING, TreeSum
 from .base import Simulation
+from .blocks import BlockResult, Failure, LentStates, Work, do_block
 from .pool import Block, Pool
 
+__all__ = ["LentStates", "Processes"]
+
 CAN_HOLD_BACK = hasattr(signal, "pthread_sigmask")  # not on Windows
-MAX_DEATHS_PER_BLOCK = 3  # of the workers that were at it, before the run is given up
 
 # A message through a pipe is a command and its frames, one after the other.
 FRAMES = {b"stop": 0, b"secret": 1, b"publish": 2, b"order": 1, b"block": 2}
 RESULT, ERROR = b"result", b"error"
-
-
-@tree.register
-class BlockResult(NamedTuple):
-    """What a worker sends back for a block, beside the new states' bytes."""
-
-    outcome: Outcome
-    state_sizes: dict[ClientId, int]
-    remembered: list[ClientId]  # of whose examples the worker remembers something derived
 
 
 @dataclass
@@ -73,37 +54,6 @@ class Worker:
     pipe: Connection
     block: Block | None = None  # what it is at
     is_listening: bool = True  # not in the middle of a message, where Ctrl-C may have come
-
-
-class Work:
-    """An order in the making: what is still to be done, and what has come of the rest."""
-
-    def __init__(self, order: Order, setup: Setup, pool: Pool) -> None:
-        self.order, self.pool = order, pool
-        self.deaths: Counter[Block] = Counter()
-        self._total = TreeSum(len(order.clients), setup.aggregation.add)
-        self._replies: dict[ClientId, Tree] = {}
-        self._sent: dict[ClientId, int] = {}
-        self._missing: dict[ClientId, Missing] = {}
-
-    def add(self, block: Block, outcome: Outcome) -> None:
-        self._sent |= outcome.sent
-        self._missing |= outcome.missing
-        if self.order.wanted == "replies":
-            self._replies |= outcome.value
-        else:
-            value = outcome.value if outcome.sent else NOTHING
-            try:
-                self._total.put(block.number, value, block.level)
-            except (KeyError, RuntimeError, TypeError, ValueError) as error:
-                raise ClientStepError(f"{self.order.where}: replies must fit: {error}") from error
-
-    def outcome(self) -> Outcome:
-        value: Tree = self._replies
-        if self.order.wanted == "total":
-            value = self._total.value if self._sent else None
-        sent, missing = dict(sorted(self._sent.items())), dict(sorted(self._missing.items()))
-        return Outcome(value, sent, missing)
 
 
 class Processes(Simulation):
@@ -147,13 +97,12 @@ class Processes(Simulation):
         self._replace_busy()
         pool = Pool(order, self._federation.size, self._home, len(self._workers))
         work = Work(order, self._setup, pool)
-        shared = order._replace(clients=(), dropped=(), each=None).to_bytes()
         for worker in self._workers:
-            self._send(worker, b"order", shared)
+            self._send(worker, b"order", work.shared)
         self._hand_out(work)
         while any(worker.block for worker in self._workers):
             for worker in self._ready():
-                self._take_result(worker, work, shared)
+                self._take_result(worker, work)
         return work.outcome()
 
     def _hand_out(self, work: Work) -> None:
@@ -168,21 +117,18 @@ class Processes(Simulation):
                 header = tree.pack([block.ids, part.dropped, part.each, sizes])
                 self._send(worker, b"block", header, b"".join(states.values()))
 
-    def _take_result(self, worker: Worker, work: Work, shared: bytes) -> None:
+    def _take_result(self, worker: Worker, work: Work) -> None:
         block, frames = worker.block, self._receive(worker)
         if block is None:
             return
         if frames is None:
-            work.pool.put_back(block)
-            self._replace(worker, block, work.deaths)
-            self._send(self._workers[worker.number], b"order", shared)
+            self._replace(worker, block, work)
+            self._send(self._workers[worker.number], b"order", work.shared)
             self._hand_out(work)
             return
         worker.block = None
         self._hand_out(work)  # before the result is looked at, so that the worker need not wait
-        result, states = tree.unpack(frames[0]), frames[1]
-        if not isinstance(result, BlockResult):
-            raise FormatError(f"a worker must answer a result, got {type(result).__name__}")
+        result, states = BlockResult.from_bytes(frames[0]), frames[1]
         for id, state in _cut(states, result.state_sizes).items():
             self.states.put(id, state)
         self._home |= dict.fromkeys(result.remembered, worker.number)
@@ -241,17 +187,12 @@ class Processes(Simulation):
                 worker.pipe.close()
                 self._workers[worker.number] = self._start(worker.number)
 
-    def _replace(self, worker: Worker, block: Block, deaths: Counter[Block]) -> None:
-        """Put a new worker in the place of one that died at `block`."""
+    def _replace(self, worker: Worker, block: Block, work: Work) -> None:
+        """Put a new worker in the place of one that died at `block`, which is done again."""
         worker.process.join()
         worker.pipe.close()
-        deaths[block] += 1
-        if deaths[block] == MAX_DEATHS_PER_BLOCK:
-            raise WorkerError(
-                f"a worker process died {MAX_DEATHS_PER_BLOCK} times at the same work (clients "
-                f"{', '.join(block.ids)}; exit code {worker.process.exitcode}): is there enough "
-                f"memory for {len(self._workers)} workers?"
-            )
+        question = f"is there enough memory for {len(self._workers)} workers?"
+        work.put_back(block, worker.number, f"exit code {worker.process.exitcode}", question)
         for id in [id for id, number in self._home.items() if number == worker.number]:
             del self._home[id]
         self._workers[worker.number] = self._start(worker.number)
@@ -271,8 +212,7 @@ class Processes(Simulation):
         except (OSError, EOFError):
             return None
         if kind == ERROR:
-            message, remote = (frame.decode() for frame in frames)
-            raise ClientStepError(message) from RemoteTraceback(remote)
+            Failure(*frames).raise_here()
         return frames[0], frames[1]
 
     def _ready(self) -> list[Worker]:
@@ -286,34 +226,7 @@ class Processes(Simulation):
         return pipes or [sentinels[item] for item in found if item in sentinels]
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it only carries a text
-    """The traceback of a step that failed in a worker process, as text."""
-
-
 # --- in the worker --------------------------------------------------------------------------------
-
-
-class LentStates:
-    """The states of a block's clients, which the parent keeps: what changes goes back to it."""
-
-    def __init__(self) -> None:
-        self._states: dict[ClientId, bytes] = {}
-        self.changed: dict[ClientId, bytes] = {}
-
-    def lend(self, states: Mapping[ClientId, bytes]) -> None:
-        self._states, self.changed = dict(states), {}
-
-    def get(self, id: ClientId) -> bytes | None:
-        return self._states.get(id)
-
-    def put(self, id: ClientId, state: bytes) -> None:
-        self.changed[id] = state
-
-    def commit(self) -> None:
-        pass
-
-    def discard(self) -> None:
-        pass
 
 
 @contextlib.contextmanager
@@ -381,16 +294,11 @@ def _do_block(
 ) -> tuple[bytes, bytes, bytes]:
     try:
         clients, dropped, each, sizes = tree.unpack(header)
-        states.lend(_cut(data, sizes))
-        outcome = node.perform(order._replace(clients=clients, dropped=dropped, each=each))
-        changed = {id: len(state) for id, state in states.changed.items()}
-        remembered = [id for id in clients if node.remembers(id)]
-        result = tree.pack(BlockResult(outcome, changed, remembered))
+        part = order._replace(clients=clients, dropped=dropped, each=each)
+        result = tree.pack(do_block(node, states, part, _cut(data, sizes)))
         return RESULT, result, b"".join(states.changed.values())
     except Exception as error:
-        texts = (str(error), traceback.format_exc())
-        message, remote = (text.encode(errors="backslashreplace") for text in texts)
-        return ERROR, message, remote
+        return ERROR, *Failure.of(error)
 
 
 def _cut(data: bytes, sizes: Mapping[ClientId, int]) -> dict[ClientId, bytes]:
