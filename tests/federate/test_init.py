@@ -263,6 +263,55 @@ def test_own_keys_are_made_as_the_readmes_say(run_file):
     assert mode(client / "node.key") == 0o600
 
 
+# --- data -----------------------------------------------------------------------------------------
+
+OWN_RUN = """
+data = {folder = "hospitals", label = "sick"}
+"""
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    for name in ("north", "south"):
+        folder = tmp_path / "hospitals of their own" / name
+        folder.mkdir(parents=True)
+        (folder / "patients.csv").write_text("age,sick\n1,no\n2,yes\n3,no\n")
+    (tmp_path / "run.toml").write_text(OWN_RUN)
+    return tmp_path
+
+
+def init_for(folder, *clients):
+    given = [part for client in clients for part in ("--clients", client)]
+    return concordfl(folder, "federate", "init", "project", "--run", "run.toml", *given)
+
+
+def test_a_clients_data_are_its_own_folder(hospitals):
+    own = hospitals / "hospitals of their own"
+    done = init_for(hospitals, "north=hospitals of their own/north", f"south={own / 'south'}")
+    assert done.returncode == 0, done.stderr
+    for name in ("north", "south"):
+        folder = hospitals / "project/clients" / name
+        assert tomllib.loads((folder / "node.toml").read_text())["data"] == str(own / name)
+        assert f"`{own / name}`" in (folder / "README.md").read_text()
+    assert str(own / "north") not in (hospitals / "project/clients/south/README.md").read_text()
+
+
+def test_folders_and_run_files_that_do_not_fit_are_refused(hospitals):
+    north, south = (f"{name}=hospitals of their own/{name}" for name in ("north", "south"))
+    mixed = init_for(hospitals, north, "south=simulated")
+    assert "all clients must be simulated or none, got 1 of 2" in mixed.stderr
+    (hospitals / "hospitals of their own/south/more.csv").write_text("age,sick\n1,no\n")
+    crowded = init_for(hospitals, north, south)
+    assert "client 'south': the data folder must hold one .csv file" in crowded.stderr
+    (hospitals / "run.toml").write_text(RUN)
+    other = init_for(hospitals, north)
+    assert "data must be given as folder = ... in the run file" in other.stderr
+    for done in (mixed, crowded, other):
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+    assert not (hospitals / "project").exists()
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 

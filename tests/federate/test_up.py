@@ -163,11 +163,14 @@ class RecordingProxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                for way, source, sink in (("up", near, far), ("down", far, near)):
-                    threading.Thread(
-                        target=self._pass_on, args=(way, source, sink), daemon=True
-                    ).start()
+                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near):
+        with near, socket.create_connection(("127.0.0.1", self.target)) as far:
+            upwards = threading.Thread(target=self._pass_on, args=("up", near, far), daemon=True)
+            upwards.start()
+            self._pass_on("down", far, near)
+            upwards.join()
 
     def _pass_on(self, way, source, sink):
         with contextlib.suppress(OSError):

@@ -42,6 +42,12 @@ class Moments(NamedTuple):
         """Of every target, one or several."""
         return cls.of(target_rows(arrays.y))
 
+    def hidden(self, features: np.ndarray) -> "Moments":
+        """Without the sums of some `features` (F,), which nobody needs."""
+        return self._replace(
+            total=np.where(features, 0.0, self.total), squares=np.where(features, 0.0, self.squares)
+        )
+
     def __add__(self, other: Any) -> "Moments":
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from ..assemble import make_federation
 from ..config import Config, read_table
 from ..core import SettingError
+from ..data.own_client import UnfitFolderError, find_file
 from ..data.text import listing, quote
 from ..engine.files import make_folder, one_line
+from ..engine.flower.own_folder import require_own_folders
 from .project import SIMULATED, Choices, Client, parse_clients
 
 PUBLIC_FOLDER, PRIVATE_FOLDER = 0o755, 0o700
@@ -32,7 +34,7 @@ def create(folder: Path, run_file: Path, given: Sequence[str], choices: Choices)
     _require_new(folder)
     settings = Config.from_table(read_table(run_file))
     clients = parse_clients(given)
-    _require_simulated(settings, clients)
+    _require_data(settings, clients)
     from .contents import make_files  # which needs Flower
 
     files = make_files(settings, clients, choices)
@@ -98,13 +100,29 @@ def _move_into(folder: Path, partial: Path) -> None:
         raise
 
 
-def _require_simulated(settings: Config, clients: Sequence[Client]) -> None:
-    """A simulated client is one of those that the run file makes."""
+def _require_data(settings: Config, clients: Sequence[Client]) -> None:
+    """Simulated clients are those that the run file makes; others have folders that can be read."""
     simulated = [client.name for client in clients if client.data == SIMULATED]
-    known = make_federation(settings).participants if simulated else ()
+    if not simulated:
+        require_own_folders(settings)
+        for client in clients:
+            _require_folder(client)
+        return
+    if len(simulated) < len(clients):
+        raise SettingError(
+            f"all clients must be simulated or none, got {len(simulated)} of {len(clients)}"
+        )
+    known = make_federation(settings).participants
     for name in simulated:
         if name not in known:
             raise SettingError(
                 f"a simulated client must be one of the run file's, got {quote(name)}: known are "
                 f"{listing(known)}"
             )
+
+
+def _require_folder(client: Client) -> None:
+    try:
+        find_file(Path(client.data))
+    except UnfitFolderError as error:
+        raise SettingError(f"client {quote(client.name)}: {error}") from None

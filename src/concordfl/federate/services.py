@@ -99,24 +99,29 @@ class Services:
 
     def stop(self, *names: str, how: signal.Signals = signal.SIGTERM) -> None:
         """End processes, and all that they have started."""
-        ending = {name: self.processes.pop(name) for name in names}
-        leaders = [process.pid for process in ending.values()]
+        ending = [self.processes.pop(name) for name in names]
+        leaders = [process.pid for process in ending]
         family = descendants(leaders)
         for leader in leaders:
             _signal_group(leader, how)
-        end = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < end and (
-            family or any(process.poll() is None for process in ending.values())
-        ):
-            time.sleep(POLL_SECONDS)
-            family = _alive(family | descendants([member.pid for member in family]))
+        family = _wait_for_end(ending, family)
         for leader in leaders:
             _signal_group(leader, signal.SIGKILL)  # whoever is left of the session
         for member in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(member.pid, signal.SIGKILL)
-        for process in ending.values():
-            process.wait()
+        _wait_for_end(ending, family)
+
+
+def _wait_for_end(leaders: Sequence[subprocess.Popen[bytes]], family: set[Member]) -> set[Member]:
+    """Whoever of the family, and of those that it has started meanwhile, is left after a while."""
+    end = time.monotonic() + GRACE_SECONDS
+    while family or any(leader.poll() is None for leader in leaders):
+        if time.monotonic() > end:
+            break
+        time.sleep(POLL_SECONDS)
+        family = _alive(family | descendants([member.pid for member in family]))
+    return family
 
 
 def _signal_group(leader: int, number: signal.Signals) -> None:

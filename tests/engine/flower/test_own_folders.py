@@ -233,10 +233,22 @@ def test_no_row_of_the_data_is_in_a_message(tmp_path):
     numbers = {cell for line in lines for cell in line.decode().split(",") if "." in cell}
     assert len(numbers) > 100
     assert not told & {name for cell in numbers for name in (cell, str(float(cell)))}
+    # Nor how often a category occurs.
+    is_category = ["=" in name for name in summary["preprocessing"]["features"]]
+    sums = [told["x"] for told in tables_of_sums(grid)]
+    assert len(sums) == len(NAMES)
+    for each in sums:
+        for name in ("total", "squares"):
+            assert ((each[name] == 0) == torch.tensor(is_category)).all()
     # What is told would be found: the sums of what a client has.
     (first, *_) = [answer.told for answer in messages(grid, Answer) if answer.told]
     assert any(answer.told and "x" in answer.told for answer in messages(grid, Answer))
     assert first["classes"][0].encode() in everything
+
+
+def tables_of_sums(grid):
+    told = [answer.told for answer in messages(grid, Answer)]
+    return [each for each in told if each is not None and "x" in each]
 
 
 def examples(path, read):

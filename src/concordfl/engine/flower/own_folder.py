@@ -13,8 +13,9 @@ from ...assemble import federation_key
 from ...config import Config
 from ...core import ClientId, SettingError
 from ...core.settings import received
-from ...data import ArraySplits, Dataset, Federation, Preprocessing
+from ...data import Arrays, ArraySplits, Dataset, Federation, Preprocessing
 from ...data.agreement import READING, from_record, to_record
+from ...data.columns import indicators
 from ...data.datasets import DATASETS
 from ...data.federation import count_labels
 from ...data.own import Folder
@@ -146,7 +147,7 @@ class OwnFolder:
         counts = count_labels(train.y, read.kind, len(read.classes))
         is_regression = read.kind == "regression"
         return {
-            "x": _tensors(Moments.of_inputs(train)) if self.settings.data.standardise else None,
+            "x": _tensors(_input_sums(train, read)) if self.settings.data.standardise else None,
             "y": _tensors(Moments.of_targets(train)) if is_regression else None,
             "labels": counts if "labels" in self.shares else None,
         }
@@ -160,6 +161,12 @@ class OwnFolder:
     def _split(self, data: Dataset) -> ArraySplits:
         key = federation_key(self.settings)
         return split_alone(self.name, data, self.settings.scenario, key)
+
+
+def _input_sums(train: Arrays, read: Preprocessing) -> Moments:
+    """Categories are not standardised: their sums would only tell how often each occurs."""
+    moments = Moments.of_inputs(train)
+    return moments.hidden(indicators(read.columns)) if read.columns else moments
 
 
 def _tensors(moments: Moments) -> dict[str, torch.Tensor]:
