@@ -270,6 +270,11 @@ def test_a_cluster_that_is_not_there_is_refused(monkeypatch, address):
     assert refusal(monkeypatch, address).startswith(f"{rule}, got {address!r}: ")
 
 
+def test_auto_is_what_rays_own_variable_says(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "got '127.0.0.1:1': ConnectionRefusedError" in refusal(monkeypatch, "auto")
+
+
 def test_who_listens_and_says_nothing_is_no_cluster(monkeypatch, silent_port):
     monkeypatch.setattr(ray_cluster, "SECONDS_TO_CONNECT", 0.2)
     assert "timed out" in refusal(monkeypatch, f"localhost:{silent_port}")

@@ -102,6 +102,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _connect(address: str) -> None:
+    if address == AUTO:
+        address = os.environ.get("RAY_ADDRESS") or AUTO
     if address != AUTO:
         _probe(address)
     try:
