@@ -36,8 +36,6 @@ from .base import Simulation
 from .blocks import BlockResult, Failure, LentStates, Work, do_block
 from .pool import Block, Pool
 
-__all__ = ["LentStates", "Processes"]
-
 CAN_HOLD_BACK = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 # A message through a pipe is a command and its frames, one after the other.

@@ -18,7 +18,7 @@ from ...data import Federation
 from ...deploy.received import Received
 from ...deploy.receiving import Given, Own, keep_result
 from ..evaluate import EVALUATION_STEPS
-from ..executors.processes import LentStates
+from ..executors.blocks import LentStates
 from ..node import Node
 from ..setup import Setup
 from ..threads import one_thread
