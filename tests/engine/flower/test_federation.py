@@ -52,23 +52,14 @@ def assert_same(summary, simulated):
         assert summary["final"].get(name) == simulated["final"].get(name)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    with Services(tmp_path_factory.mktemp("flower")) as services:
+def test_two_supernodes_give_the_bits_of_the_simulation(tmp_path):
+    """Another method does so encrypted, in the tests of `federate up`."""
+    table = settings(2, {"name": "fedconceptem", "num_models": 2})
+    with Services(tmp_path) as services:
         for name in ("client-0", "client-1"):
             services.start_node(name)
-        yield services
-
-
-@pytest.mark.parametrize(
-    "method",
-    [{"name": "fedavg"}, {"name": "fedconceptem", "num_models": 2}],
-    ids=lambda m: m["name"],
-)
-def test_two_supernodes_give_the_bits_of_the_simulation(pair, method):
-    table = settings(2, method)
-    out = pair.run(method["name"], table, clients=2, timeout=300.0, wait=300.0)
-    pair.wait_for(out, SECONDS)
+        out = services.run("pair", table, clients=2, timeout=300.0, wait=300.0)
+        services.wait_for(out, SECONDS)
     assert_same(summary_of(out), expected(table))
     assert not list(out.glob("models/clients/*"))  # what is personal stays with the clients
 
