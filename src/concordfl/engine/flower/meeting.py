@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -110,24 +111,40 @@ class Meeting:
         return next((node for node in nodes if node in self.there), None)
 
     def present(self) -> dict[ClientId, Card]:
-        """The clients that are there, by name."""
+        """The clients that are there, by name; of two of one name the first, as in `node_of`."""
         found: dict[ClientId, Card] = {}
         for node, card in self.cards.items():
             if node in self.there:
-                if card.name in found:
-                    raise SettingError(
-                        f"every client must have another name, got two nodes called {card.name!r}"
-                    )
-                found[card.name] = card
+                found.setdefault(card.name, card)
         return dict(sorted(found.items()))
 
+    def require_different_names(self) -> None:
+        """Of two clients with one name, one would be left out."""
+        names = Counter(card.name for node, card in self.cards.items() if node in self.there)
+        for name, count in names.items():
+            if count > 1:
+                raise SettingError(
+                    f"every client must have another name, got two nodes called {name!r}"
+                )
+
     def wait_for(
-        self, is_enough: Callable[[Mapping[ClientId, Card]], bool], seconds: float, clock: Clock
+        self,
+        is_enough: Callable[[Mapping[ClientId, Card]], bool],
+        seconds: float,
+        clock: Clock,
+        *,
+        is_start: bool = True,
     ) -> dict[ClientId, Card]:
-        """The clients that are there as soon as they are enough, or when the time is up."""
+        """The clients that are there as soon as they are enough, or when the time is up.
+
+        At the start of a run all must have different names; later a client may have come back as
+        another node while its last one still seems to be there.
+        """
         end = clock.now() + seconds
         while True:
             self.look()
+            if is_start:
+                self.require_different_names()
             if is_enough(self.present()) or clock.now() >= end:
                 return self.present()
             clock.sleep(clock.poll_seconds)

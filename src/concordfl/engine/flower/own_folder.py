@@ -68,7 +68,8 @@ def require_own_folders(settings: Config) -> Folder:
     }
     if scenario.hold_out:
         unused["scenario.hold_out"] = scenario.hold_out
-    for name, value in unused.items():
+    if unused:
+        name, value = next(iter(unused.items()))
         raise SettingError(
             f"{name} must be left out where clients have folders of their own, got "
             f"{received(value)}"

@@ -197,9 +197,11 @@ def _await(
     `is_over` only those matter who are there.
     """
     if is_over:
-        meeting.wait_for(lambda _: meeting.is_settled, given.wait, clock)
+        meeting.wait_for(lambda _: meeting.is_settled, given.wait, clock, is_start=False)
         return
-    there = meeting.wait_for(lambda now: members.cards.keys() <= now.keys(), given.wait, clock)
+    there = meeting.wait_for(
+        lambda now: members.cards.keys() <= now.keys(), given.wait, clock, is_start=False
+    )
     if not members.cards.keys() & there.keys():
         raise SettingError(
             f"at least one client of the run must be back within {given.wait:g} s, got none of "
