@@ -70,6 +70,14 @@ def test_a_run_file_gives_the_bits_of_its_simulation(tmp_path):
         serve(nodes(tmp_path), tmp_path, {**RUN, "algorithm": {"name": "fedavg"}})
 
 
+def test_what_says_how_a_simulation_is_computed_has_no_effect(tmp_path, caplog):
+    run = {**RUN, "run": {**RUN["run"], "rounds": 1, "executor": "processes", "workers": 3}}
+    serve(nodes(tmp_path), tmp_path, run)
+    assert "run.executor = 'processes' has no effect: clients are SuperNodes" in caplog.text
+    assert "run.workers = 3 has no effect" in caplog.text
+    assert "run.ray_address" not in caplog.text
+
+
 def result_of(tmp_path, name):
     """Where a client keeps what came of the run."""
     (folder,) = (tmp_path / name).glob("*/result")

@@ -33,6 +33,7 @@ from ...runner import DataFacts, summarise
 from ..checkpoint import Progress, check_identity
 from ..experiment import Event, Experiment, is_identical
 from ..files import to_json
+from ..plan import Plan
 from ..records import RunFolder
 from ..setup import Setup
 from .agreement import Inquiry, agree
@@ -43,6 +44,7 @@ from .members import Members
 from .parcel import Card, Farewell
 
 REASON = "clients are SuperNodes"
+OF_SIMULATIONS = ("executor", "workers", "ray_address", "client_states")  # settings of `run`
 
 log = logging.getLogger("flwr")  # which Flower shows
 app = ServerApp()
@@ -86,12 +88,21 @@ def serve(carrier: Carrier, given: ServerSettings, clock: Clock | None = None) -
     """Play the run to its end; its summary."""
     settings, out = given.read(), Path(given.out)
     require_federable(settings)
+    _say_what_is_unused(settings)
     begun = (out / "config.toml").exists()
     opened = RunFolder.open(out) if begun else RunFolder.create(out, settings.to_toml())
     with opened as folder:
         if folder.read_config() != settings.to_toml():
             raise SettingError(f"{out} must be gone on with by the run file that it began with")
         return _play(carrier, given, settings, folder, clock or Clock())
+
+
+def _say_what_is_unused(settings: Config) -> None:
+    """The run file may be a simulation's too, which says how that is computed."""
+    for name in OF_SIMULATIONS:
+        value = getattr(settings.run, name)
+        if value != getattr(Plan, name):
+            log.warning("run.%s = %r has no effect: %s", name, value, REASON)
 
 
 def require_federable(settings: Config) -> None:
