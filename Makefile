@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.dev-ready
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_NUM_THREADS := 1
+unexport PYTHONDONTWRITEBYTECODE # or each of the many processes that the tests start compiles all modules again
 
 .PHONY: demo test lint type format bench slow clean
 
@@ -30,8 +31,7 @@ format: $(DEV_READY)
 	@$(BIN)/ruff format .
 
 bench: $(DEV_READY)
-	@$(BIN)/python benchmarks/step_time.py
-	@$(BIN)/python benchmarks/first_round.py
+	@$(BIN)/concordfl bench speed
 
 slow: $(DEV_READY)
 	$(BIN)/python -m pytest -m slow

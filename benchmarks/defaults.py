@@ -74,7 +74,7 @@ OLD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "pfedme": {"inner_lr": 0.01, "outer_lr": 0.005, "average": "size"},
 }
 # Methods that came with defaults chosen as these are.
-LATER_METHODS = ("fedadagrad", "fedadam", "fednova", "fedyogi", "scaffold")
+LATER_METHODS = ("concord", "fedadagrad", "fedadam", "fednova", "fedyogi", "scaffold")
 
 
 class Cell(NamedTuple):

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from concordfl.algorithms import ALGORITHMS, ALIASES
+from concordfl.algorithms import ALIASES
+from concordfl.by_name import METHODS
 from concordfl.core import Aggregation, ObjectiveChoice, Settings, Training
 from concordfl.core.optim import SCHEDULES
 from concordfl.core.settings import MAX_COUNT, Seed, to_toml
@@ -199,7 +200,7 @@ def page() -> str:
     parts += [table(Aggregation), "", "## [algorithm]\n", ALGORITHM]
     others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     parts.append(f"Other names: {others}.\n")
-    for name, kind in sorted(ALGORITHMS.items()):
+    for name, kind in sorted(METHODS.items()):
         about = kind.about
         parts.append(
             f'#### `name = "{name}"`\n\n{about.title} ({about.paper}). '

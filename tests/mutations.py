@@ -495,6 +495,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedgmm": {"name": "fedgmm", "dimensions": 2, "num_gaussians": 2, "num_models": 2},
     "local": {"name": "local"},
 }
+RUNS = {**METHODS, "auto": {"name": "auto"}}
 IN_MEMORY = ("fedavg", "local")
 PLAN = {"rounds": 3, "executor": "serial", "checkpoint_seconds": 0.0, "evaluate_every": 1}
 NEWCOMER = ("--data", "newcomer.npz")
@@ -526,10 +527,10 @@ class World:
         rng = np.random.default_rng(0)
         with contextlib.chdir(path), mock.patch("os.fsync"):
             _write_inputs(path, rng)
-            for method in METHODS:
+            for method in RUNS:
                 world._run(method)
             world._run_on_mixed_table()
-            for method in METHODS:
+            for method in RUNS:
                 world._use(method)
             Path("kept/kept.toml").write_text(KEPT_RUN_FILE)
             shutil.copytree("data", "kept/data")
@@ -551,7 +552,7 @@ class World:
             "run": {**PLAN, "client_states": states},
             "data": {"folder": "data"},
             "model": {"hidden": [4]},
-            "algorithm": METHODS[method],
+            "algorithm": RUNS[method],
         }
         cf.run(**sections, out=f"runs/{method}-finished")
         with contextlib.suppress(Halt):
@@ -660,7 +661,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 def prepare_folder(world: World, folder: Path, rng: Generator) -> Prepared:
     """A file of a run folder is damaged, or two are; then the run is resumed or used."""
-    method, end = pick(rng, METHODS), pick(rng, ("finished", "stopped"))
+    method, end = pick(rng, RUNS), pick(rng, ("finished", "stopped"))
     whole = world.path / f"runs/{method}-finished"
     for name in ("data", "outside"):
         shutil.copytree(world.path / name, folder / name)

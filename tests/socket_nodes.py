@@ -4,7 +4,6 @@ The other process makes its nodes by itself, from the name of a case.
 """
 
 import hashlib
-import multiprocessing
 import socket
 import struct
 import threading
@@ -12,6 +11,7 @@ import threading
 from concordfl.core import FormatError, Missing, Order, Outcome
 from concordfl.core.protocol import DROPPED_OUT, FAILED, TIMED_OUT
 from concordfl.engine.client_states import MemoryStates
+from concordfl.engine.executors import fork_server
 from concordfl.engine.node import Node
 from concordfl.engine.tree_sum import NOTHING, TreeSum
 
@@ -60,8 +60,8 @@ class SocketExecutor:
     def __init__(self, make, case, garbler=None, timeout=60.0):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             args = (listener.getsockname()[1], make, case, garbler)
-            self.process = multiprocessing.get_context("spawn").Process(target=host, args=args)
-            self.process.start()
+            self.process = fork_server.context().Process(target=host, args=args)
+            fork_server.start(self.process)
             wires = [listener.accept()[0] for _ in make(case)[1].bounds]
         self.wires = {receive(wire).decode(): wire for wire in wires}
         for wire in wires:

@@ -26,11 +26,16 @@ ALLOWED = {
         *("core", "algorithms", "data", "metrics", "models", "scenarios", "engine"),
         *("assemble", "config"),
     },
+    "diagnosis": {
+        *("core", "toolbox", "data", "scenarios", "engine", "assemble", "config", "inputs"),
+        "by_name",
+    },
     "watch": {"core", "engine", "metrics", "report", "config"},
 }
 # A library -> the only files that may import it.
 RESERVED = {
-    "flwr": ["engine/flower"],
+    "flwr": ["engine/flower", "bench/programs"],
+    "pfl": ["bench/programs"],
     "cryptography": ["federate/certificates.py"],
     "ray": ["engine/executors/ray"],
     "plotly": ["report"],

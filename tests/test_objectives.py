@@ -20,7 +20,7 @@ from concordfl.metrics import agreement
 # the pooled ones.
 FULL_BATCHES = {"batch_size": 1000, "epochs": 1, "momentum": 0.0, "lr": 0.3}
 QUIET = {"executor": "serial", "evaluate_every": 1000}
-CLASSES_ONLY = {"fedconcat", "fedconcat-id", "fedconceptem", "fedlc", "fedrs"}
+CLASSES_ONLY = {"concord", "fedconcat", "fedconcat-id", "fedconceptem", "fedlc", "fedrs"}
 
 
 def linear_clients(clients=4, examples=50, seed=0):

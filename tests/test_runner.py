@@ -190,3 +190,14 @@ def test_a_start_that_failed_may_be_made_again_in_its_folder(tmp_path):
     rows = [f"{number},{number % 2}" for number in range(20)]
     (tmp_path / "sites/a.csv").write_text("\n".join(["x,y", *rows]))
     assert cf.run(**sections, out=tmp_path / "run").summary["rounds"] == 1
+
+
+def test_many_clients_that_are_all_evaluated_are_said_before_the_first_round(monkeypatch, caplog):
+    monkeypatch.setattr(runner, "MANY_CLIENTS", 2)
+    with caplog.at_level("INFO", logger="concordfl"):
+        cf.run(QUICK, rounds=1)
+        assert "clients are evaluated every" in caplog.text
+        assert "run.evaluate_clients = 1000 evaluates a sample" in caplog.text
+        caplog.clear()
+        cf.run(QUICK, rounds=1, run={"evaluate_clients": 2})
+        assert caplog.text == ""

@@ -33,7 +33,7 @@ from concordfl.algorithms import ALGORITHMS
 from concordfl.core import Classification, Settings
 from concordfl.data import Arrays, Federation
 from concordfl.engine.client_states import DiskStates, MemoryStates
-from concordfl.engine.executors import Executor, Processes, Serial
+from concordfl.engine.executors import Executor, Processes, Serial, Vectorized
 from concordfl.engine.experiment import Experiment
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
@@ -41,6 +41,7 @@ from concordfl.engine.roster import Roster
 from concordfl.engine.setup import Setup
 from concordfl.models import make_builder
 
+SKIPPING = ("fedem", "fedconceptem", "fedgmm", "fedsoft")  # methods with `skip_below`
 TRAINING = Training(lr=0.1, momentum=0.9, batch_size=8, epochs=1)
 
 
@@ -92,9 +93,13 @@ def all_methods() -> dict[str, Algorithm]:
 
 
 def other_readings() -> dict[str, Algorithm]:
-    """Methods with settings under which another network is trained and clients keep more."""
+    """Methods with settings under which another network is trained and clients keep more, or under
+    which they skip models: after two rounds, those of less than a third.
+    """
     settings = {"projection": "through", "projection_layers": 1, "moving_averages": "kept"}
-    return {f"{name}-through": ALGORITHMS[name](**settings) for name in ("fedvc", "fedvc-sg")}
+    through = {f"{name}-through": ALGORITHMS[name](**settings) for name in ("fedvc", "fedvc-sg")}
+    skips = {"skip_below": 0.33, "recheck_every": 2}
+    return through | {f"{name}-skips": ALGORITHMS[name](**skips) for name in SKIPPING}
 
 
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
@@ -118,6 +123,8 @@ def make_executor(
         states = DiskStates(folder.checkpoints)
     if name == "serial":
         return Serial(setup, data, states, plan.noise_seed)
+    if name == "vectorized":
+        return Vectorized(setup, data, states, plan.noise_seed)
     if name == "ray":
         from concordfl.engine.executors.ray import Ray
 

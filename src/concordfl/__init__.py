@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
         client_step,
         tree,
     )
+    from .diagnosis.run import Diagnosis, diagnose
     from .engine.experiment import Event, Stop
     from .estimator import FederatedClassifier, FederatedRegressor
     from .result import Result, load
@@ -64,6 +65,7 @@ __all__ = [
     "Comparison",
     "ConcordError",
     "DataError",
+    "Diagnosis",
     "Event",
     "Examples",
     "FederatedClassifier",
@@ -88,6 +90,7 @@ __all__ = [
     "algorithms",
     "client_step",
     "compare",
+    "diagnose",
     "load",
     "resume",
     "run",
@@ -101,6 +104,8 @@ __all__ = [
 _HOMES = {
     "Comparison": "study.compare",
     "compare": "comparison",
+    "Diagnosis": "diagnosis.run",
+    "diagnose": "diagnosis.run",
     "Event": "engine.experiment",
     "FederatedClassifier": "estimator",
     "FederatedRegressor": "estimator",

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from .algorithms import ALGORITHMS
-from .by_name import algorithm_name
+from .by_name import algorithm_name, require_method
 from .config import Config
 from .core import (
     Algorithm,
@@ -32,6 +32,7 @@ from .scenarios import build_federation
 
 def load_data(settings: Config) -> Dataset:
     """The examples of a run, of a kind that its method can learn."""
+    require_method(settings.algorithm)
     data = settings.data.load(federation_key(settings).child("data"))
     data = decide(data, settings.objective.kind)
     kind = kind_of_targets(data.train.y)
@@ -143,6 +144,7 @@ def network_identity(settings: Config, model: Model) -> dict[str, str]:
 
 def make_setup(settings: Config, model: Model, objective: Objective) -> Setup:
     """What every node of the run is configured with."""
+    require_method(settings.algorithm)
     return Setup(
         settings.algorithm,
         model,

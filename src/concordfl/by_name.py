@@ -7,6 +7,7 @@ from .algorithms import ALGORITHMS, ALIASES
 from .core import Algorithm, SettingError, Settings
 from .core.own_code import find_function, name_of_object, names_own_code, refuse_given
 from .core.settings import nearest, received
+from .diagnosis import auto
 
 Kind = TypeVar("Kind", bound=Settings)
 
@@ -48,6 +49,9 @@ def name_of(settings: Settings, registry: Mapping[str, type[Any]]) -> str:
 
 # --- methods --------------------------------------------------------------------------------------
 
+# What [algorithm] may name: methods, and `auto`, which stands for one of them.
+METHODS: Mapping[str, type[Algorithm]] = {**ALGORITHMS, auto.NAME: auto.Auto}
+
 
 def registered(name: str) -> str:
     """The name in the registry of a method that may be called by another one."""
@@ -74,7 +78,16 @@ def method_table(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _registered_name(algorithm: Algorithm) -> str | None:
-    return next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
+    return next((name for name, kind in METHODS.items() if kind is type(algorithm)), None)
+
+
+def require_method(algorithm: Algorithm) -> None:
+    """Refuse `auto` where nothing is diagnosed first."""
+    if isinstance(algorithm, auto.Auto):
+        raise SettingError(
+            "auto is for one run (`concordfl run`, cf.run), which diagnoses its clients first, and "
+            "must be a method elsewhere, got algorithm.name = 'auto'"
+        )
 
 
 def method_from(table: Mapping[str, Any], where: str) -> Algorithm:
@@ -82,7 +95,7 @@ def method_from(table: Mapping[str, Any], where: str) -> Algorithm:
     name = table.get("name")
     if not names_own_code(name):
         refuse_given(name, "algorithm")
-        return choose(table, "name", ALGORITHMS, where)
+        return choose(table, "name", METHODS, where)
     rest = {key: value for key, value in table.items() if key != "name"}
     return method_class(str(name), f"{where}.name").from_table(rest, where)
 

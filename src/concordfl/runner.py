@@ -2,13 +2,14 @@
 together.
 """
 
+import logging
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,16 +32,25 @@ from .data.preprocessing import Preprocessing
 from .deploy.finished import FinishedRun, network_of
 from .deploy.kept import InMemory
 from .deploy.saving import write_models
+from .diagnosis.auto import Auto, described_choice
 from .engine import warnings
 from .engine.checkpoint import Progress, check_identity
 from .engine.choice import Choice, choose
+from .engine.executors import fork_server
 from .engine.experiment import Experiment
 from .engine.observers import OneObserver, OnRound, Watched, Watcher, observers_of, watching
-from .engine.records import ExecutorChoice, RunFolder, WarningFacts
+from .engine.records import DIAGNOSIS_FILE, ExecutorChoice, RunFolder, WarningFacts
 from .engine.roster import Roster
 from .inputs import AlgorithmLike, ModelLike, Source, load_config
 from .result import Opened, Result
 from .revision import code_revision
+
+if TYPE_CHECKING:
+    from .diagnosis.run import Diagnosis
+
+MANY_CLIENTS = 10_000  # above, it is said that a sample of them may be evaluated
+
+log = logging.getLogger(__name__)
 
 
 def run(
@@ -70,7 +80,8 @@ def run(
     clients: examples from memory: a dict of pairs (x, y) or of torch Datasets by the client's name,
         or a data frame, of which `client` and `label` name the columns.
     model: a name, a table, a `torch.nn.Module`, or a function that builds one.
-    algorithm: a name, a table, or an object, also of a class that is registered nowhere.
+    algorithm: a name, a table, or an object, also of a class that is registered nowhere; "auto" is
+        the method that `diagnose` recommends for these clients.
     on_round: called with an `Event` after every round; several functions are called in turn. One
         that raises `Stop` ends the run with that round. Trackers (`track`) go here too.
     sections: the sections of a run file as dicts; those not given have their defaults.
@@ -94,11 +105,18 @@ def run(
         batch_size=batch_size,
         **sections,
     )
+    if out is not None:
+        RunFolder.require_new(Path(out))
+    settings, diagnosis = _choose_method(settings)
     if out is None:
-        return _run(settings, None, observers, until)
+        return _run(settings, None, observers, until, diagnosis)
     settings, files = with_files(configuration.with_fixed_paths(settings))
-    with RunFolder.create(Path(out), settings.to_toml(), files) as folder:
-        return _run(settings, folder, observers, until)
+    text = settings.to_toml()
+    if diagnosis is not None:
+        files[DIAGNOSIS_FILE] = diagnosis.to_bytes()
+        text = f"# {described_choice(diagnosis.content['chosen'])}\n{text}"
+    with RunFolder.create(Path(out), text, files) as folder:
+        return _run(settings, folder, observers, until, diagnosis)
 
 
 def resume(
@@ -146,11 +164,30 @@ def _check_until(until: int | None) -> None:
         raise SettingError(f"until must be a round >= 1, got {received(until)}")
 
 
+def _choose_method(settings: Config) -> tuple[Config, "Diagnosis | None"]:
+    """The settings with a method in the place of `auto`, and the diagnosis that chose it."""
+    if not isinstance(settings.algorithm, Auto):
+        return settings, None
+    from .diagnosis.choose import choose_method  # scipy's tests take a while to import
+
+    return choose_method(settings, settings.algorithm)
+
+
+def _diagnosed(folder: RunFolder) -> "Diagnosis | None":
+    """What a run that is resumed was chosen by."""
+    if not (folder.path / DIAGNOSIS_FILE).is_file():
+        return None
+    from .diagnosis.run import load_diagnosis
+
+    return load_diagnosis(folder.path)
+
+
 def _run(
     settings: Config,
     folder: RunFolder | None,
     observers: Sequence[OneObserver],
     until: int | None,
+    diagnosis: "Diagnosis | None" = None,
 ) -> Result:
     finished = folder.read_summary() if folder is not None else None
     if folder is not None and finished is not None:
@@ -160,10 +197,13 @@ def _run(
     began = time.monotonic()
     if folder is not None:
         folder.show_running()
+        diagnosis = diagnosis or _diagnosed(folder)
     recorded = None if folder is None else folder.read_executor()
     if recorded is not None:
         _require_simulation(recorded, folder)
         settings = replace(settings, run=replace(settings.run, device=recorded["device"]))
+    if (settings.run.executor if recorded is None else recorded["name"]) == "processes":
+        fork_server.begin()  # imports while the data are read
     federation = make_federation(settings)
     _require_figures(settings, federation)  # refuse before any work is done
     model = make_model(settings, federation)
@@ -178,6 +218,7 @@ def _run(
     with closing(choice.make(setup, federation, settings.run, folder)) as executor:
         roster = Roster.from_federation(federation, setup)
         experiment = Experiment(setup, roster, settings.run, executor, folder, identity=identity)
+        _say_evaluation(experiment)
         progress = experiment.restore()
         set_up = time.monotonic() - began
         watched = _watched(settings, folder, experiment.records)
@@ -186,6 +227,8 @@ def _run(
             data = _data_facts(settings, federation, experiment)
             summary = summarise(settings, experiment, progress, choice.reason, data)
             summary["seconds"]["set_up"] = set_up
+            if diagnosis is not None and "chosen" in diagnosis.content:
+                summary["auto"] = {**diagnosis.content["chosen"], "found": diagnosis.sentences}
             if folder is not None and experiment.is_over(progress):
                 write_models(folder, settings.algorithm, progress, executor.personal_parts())
                 folder.write_summary(summary)
@@ -256,11 +299,27 @@ def _require_figures(settings: Config, federation: Federation) -> None:
         )
 
 
+def _say_evaluation(experiment: Experiment) -> None:
+    """Before the first round: where rounds ask few of many clients, evaluating all takes longer."""
+    count, plan = len(experiment.evaluated), experiment.plan
+    if plan.evaluate_clients is None and count > MANY_CLIENTS:
+        log.info(
+            "all %s clients are evaluated every %s rounds; run.evaluate_clients = 1000 evaluates a "
+            "sample, always the same",
+            f"{count:,}",
+            plan.evaluate_every,
+        )
+
+
 def _identify(
     folder: RunFolder, settings: Config, federation: Federation, model: Model
 ) -> dict[str, str]:
     """What a run must be resumed with; recorded when it begins, with who takes part."""
-    identity = {"config": folder.config_digest(), **identity_of(settings, federation, model)}
+    identity = {
+        "config": folder.config_digest(),
+        **folder.diagnosis_digest(),
+        **identity_of(settings, federation, model),
+    }
     recorded = folder.read_federation()
     if recorded is None:
         source = settings.to_table()["data"]

@@ -25,12 +25,12 @@ SOMETIMES_KEPT = {"averages"}  # by FedVC, with moving_averages = "kept"
 PLAN = Plan(rounds=4, cohort=4, evaluate_every=2, checkpoint_seconds=0, noise_seed=0)
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(scope="module", params=METHODS)
 def method(request) -> Algorithm:
     return METHODS[request.param]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def straight(method):
     return toys.result(toys.experiment(method, plan=PLAN))
 
@@ -70,7 +70,9 @@ def test_stopping_after_every_round_is_a_straight_run(method, straight, tmp_path
 def test_the_order_of_clients_does_not_matter(method, straight):
     data = toys.federation()
     turned = replace(
-        data, bounds=dict(reversed(data.bounds.items())), groups=dict(reversed(data.groups.items()))
+        data,
+        bounds=dict(reversed([*data.bounds.items()])),
+        groups=dict(reversed(data.groups.items())),
     )
     summary = toys.result(toys.experiment(method, turned, plan=PLAN))
     assert {key: summary[key] for key in SAME} == {key: straight[key] for key in SAME}
@@ -138,7 +140,7 @@ class Watched(Serial):
         return super().perform(order)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def watched(method):
     made = toys.experiment(method, plan=PLAN)
     made.executor.__class__ = Watched

@@ -19,6 +19,7 @@ from concordfl.algorithms.fedgmm_unsupervised import FedGMMUnsupervised
 from concordfl.algorithms.gaussian_mixture import FedGMMMixture
 from concordfl.core import Training, tree
 from concordfl.data import Arrays, Federation
+from concordfl.engine import evaluate
 from concordfl.engine.plan import Plan
 
 KINDS = ("full", "diag", "spherical", "identity")
@@ -401,3 +402,26 @@ def test_too_many_features_for_second_moments():
         match="embedding 'pca' takes at most 4096 features, got 5000: choose an encoder",
     ):
         toys.experiment(FedGMM(), data).start()
+
+
+def test_an_evaluation_asks_each_classifier_once_for_an_example(monkeypatch):
+    """Scores and likelihoods are made of the same predictions."""
+    made = toys.experiment(FedGMM(), plan=Plan(rounds=1, evaluate_every=1, noise_seed=0))
+    progress = made.run(made.start())
+    client = toys.client(made.federation.splits("client-0").train, made.setup.model)
+    passes = []
+    whole = type(client).logits
+
+    def counted(self, params, examples=None):
+        passes.append(len(examples))
+        return whole(self, params, examples)
+
+    monkeypatch.setattr(type(client), "logits", counted)
+    message = made.algorithm.message(progress.server, None)
+    client._published = made.executor._node._get_published
+    splits = made.federation.splits("client-0")
+    state = {"pi": made.algorithm.equal_weights()}
+    client.has_state = True
+    options = {"new": False, "tune_epochs": 0, "splits": ["test", "validation"]}
+    evaluate.evaluate(made.algorithm, client, splits, state, message, options)
+    assert passes == [len(splits.test)] * 3 + [len(splits.validation)] * 3

@@ -219,3 +219,17 @@ def test_a_single_last_example_joins_the_batch_before_where_statistics_need_it()
     assert sizes(normalised) == [4, 5, 4, 5]
     assert sizes(normalised, 8) == [4, 4, 4, 4]
     assert sizes(normalised, 1) == [2, 2]  # seen twice
+
+
+def test_latest_is_computed_again_for_other_objects(examples, linear):
+    client, calls = toys.client(examples, linear), []
+
+    def compute():
+        calls.append(len(calls))
+        return calls[-1]
+
+    here, there = [1], [1]
+    assert [client.latest((here,), compute) for _ in range(3)] == [0, 0, 0]
+    assert client.latest((there,), compute) == 1  # equal, but another
+    assert client.latest((there, here), compute) == 2
+    assert client.latest((here,), compute) == 3  # the last one alone is kept

@@ -196,7 +196,7 @@ def test_other_data_have_another_fingerprint(change):
 
 def test_the_fingerprint_does_not_depend_on_the_order_of_clients_in_a_dict():
     made = toys.federation()
-    turned = replace(made, bounds=dict(reversed(made.bounds.items())))
+    turned = replace(made, bounds=dict(reversed([*made.bounds.items()])))
     assert turned.fingerprint() == made.fingerprint()
 
 

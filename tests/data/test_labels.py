@@ -86,3 +86,20 @@ def test_one_long_name_costs_no_more_than_its_length(tmp_path):
     tracemalloc.stop()
     assert len(data.train.y) == 2001
     assert peak < 30e6
+
+
+def test_parts_of_one_table_are_joined_by_looking_at_its_names_once():
+    class Counted(tuple):
+        looks = 0
+
+        def __iter__(self):
+            Counted.looks += 1
+            return super().__iter__()
+
+    names = Counted(f"{number}.5" for number in range(50))
+    whole = Labels(names, np.arange(50)[::-1].copy())
+    parts = [whole.take([number]) for number in range(50)]
+    joined = Labels.join([*parts, Labels(("x", "3.5"), np.array([1, 0]))])
+    assert Counted.looks <= 2
+    found = [joined.names[index] for index in joined.index]
+    assert found == [*(f"{number}.5" for number in range(49, -1, -1)), "3.5", "x"]

@@ -12,6 +12,7 @@ from command import concordfl
 from concordfl import DataError, Key, SettingError
 from concordfl.data import Preprocessing
 from concordfl.data.columns import MAX_CATEGORIES
+from concordfl.data.csv_table import read_csv
 from concordfl.data.gather import gather
 from concordfl.data.memory import Memory, read_given
 from concordfl.data.own import Folder, Table
@@ -541,3 +542,12 @@ def test_wide_tables_are_read_in_one_pass(tmp_path):
     rows = [f"{'ab'[row]}," + ",".join(["1"] * 1000) + f",{row}" for row in range(2)]
     text = "\n".join([",".join(["site", *names, "y"]), *rows])
     assert len(table(tmp_path, text).features) == 1000
+
+
+def test_rows_of_plain_numbers_are_read_as_single_cells_are(tmp_path):
+    rows = ["1,2.5,-3e-4", "3e38,3e38,1", "nan,1,2", ",1,NA", "1,+.5,7.", "0,1e-50,-0"]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["a,b,c", *rows]) + "\n")
+    found = read_csv(path, "y").x
+    cells = [["nan" if cell in ("", "NA") else cell for cell in row.split(",")] for row in rows]
+    np.testing.assert_array_equal(found, np.array(cells).astype(np.float64).astype(np.float32))

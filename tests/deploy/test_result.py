@@ -18,9 +18,16 @@ from concordfl.engine.files import to_json
 CLASSIFY = [name for name, kind in ALGORITHMS.items() if kind.classifies]
 SHORT = {"clusters": 2, "encoder_rounds": 2, "head_rounds": 2, "random_inputs": 50}
 # who has nothing to predict with for somebody of whom nothing is known
-NEED_CLIENT = {"fedem", "fedconceptem", "fedsoft", "ifca", "fesem", "fedrep", "feddual"} | {
-    *("local", "ditto")
-}
+NEED_CLIENT = {
+    "concord",
+    "fedem",
+    "fedconceptem",
+    "fedsoft",
+    "ifca",
+    "fesem",
+    "fedrep",
+    "feddual",
+} | {*("local", "ditto")}
 
 
 def run(name, **more):

@@ -11,9 +11,10 @@ from concordfl import CheckpointError, ConcordError, FormatError
 from concordfl.core import tree
 from concordfl.engine import checkpoint
 from concordfl.engine.checkpoint import Progress, Selected
-from concordfl.engine.client_states import MemoryStates
+from concordfl.engine.client_states import DiskStates, MemoryStates
 from concordfl.engine.executors.base import Simulation
 from concordfl.engine.records import RunFolder, seal_records
+from concordfl.engine.segments import MAX_SEGMENTS
 
 IDENTITY = {"config": "c" * 64, "data": "d" * 64}
 FILES = ("manifest-00000004.json", "server-00000004.bin", "states-00000004.bin")
@@ -267,7 +268,7 @@ def test_every_field_of_a_wrong_type_is_damage_in_one_line(tmp_path):
             try:
                 loaded = load(tmp_path)
             except FormatError as error:
-                assert "newer concordfl: format must be <= 3" in str(error)  # noqa: PT017
+                assert "newer concordfl: format must be <= 4" in str(error)  # noqa: PT017
                 refused += 1
             else:
                 refused += bool(loaded.problems)
@@ -282,19 +283,19 @@ def test_names_in_a_manifest_lead_nowhere_else(tmp_path):
     save(folder, progress(4))
 
     def change(body):
-        body["clients"]["states"] = {"segments": ["../secret"], "clients": {"a": [0, 0, 7, 0]}}
+        body["clients"]["states"]["segments"][0]["name"] = "../secret"
 
     edit(folder / "manifest-00000004.json", change)
-    with pytest.raises(CheckpointError, match="clients.states.segments.0 must be"):
+    with pytest.raises(CheckpointError, match=r"clients.states.segments.0.name must be"):
         load(folder)
 
 
 def test_a_newer_format_is_refused_and_not_stepped_over(tmp_path):
     for round in (3, 4):
         save(tmp_path, progress(round))
-    edit(tmp_path / "manifest-00000004.json", lambda body: body.update(format=4))
+    edit(tmp_path / "manifest-00000004.json", lambda body: body.update(format=5))
     with pytest.raises(
-        FormatError, match="written by a newer concordfl: format must be <= 3, got 4"
+        FormatError, match="written by a newer concordfl: format must be <= 4, got 5"
     ):
         load(tmp_path)
 
@@ -336,3 +337,73 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_stays(tmp_path, monke
     with pytest.raises(CheckpointError, match=r"states-00000004.bin cannot be written: No space"):
         save(tmp_path, progress(4), keep=1)
     assert same(load(tmp_path).progress, progress(3))
+
+
+# --- many clients ---------------------------------------------------------------------------------
+
+
+def simulation(kind, folder):
+    states = MemoryStates() if kind == "memory" else DiskStates(folder)
+    return Simulation(states, noise_seed=7)
+
+
+def visit(clients, ids, round):
+    for id in ids:
+        clients.states.put(id, tree.pack({"x": torch.full((40,), float(round))}))
+    clients.states.commit()
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_neither_the_manifest_nor_the_number_of_files_grows_with_the_clients(tmp_path, kind):
+    found = {}
+    for population in (10, 3000):
+        folder = tmp_path / str(population)
+        folder.mkdir()
+        clients = simulation(kind, folder)
+        ids = [f"client-{number:06d}" for number in range(population)]
+        made = progress()
+        made.publications.deliver(ids)
+        made.absent = set(ids)
+        for round in range(1, 5):
+            visit(clients, ids if round < 3 else ids[:5], round)
+            made.round = round
+            checkpoint.save(folder, made, 2, clients.save(folder, round))
+        manifest = (folder / "manifest-00000004.json").read_bytes()
+        assert b"client-" not in manifest
+        found[population] = (len(manifest) // 100, len(list(folder.iterdir())))
+        assert same(checkpoint.load(folder, simulation(kind, folder).load).progress, made)
+    assert found[10][0] <= found[3000][0] <= found[10][0] + 3  # longer numbers, one more segment
+    assert found[3000][1] <= found[10][1] + 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_every_kept_checkpoint_has_all_its_states_whatever_is_merged(tmp_path, kind, keep):
+    clients, rng, expected = simulation(kind, tmp_path), random.Random(kind), {}
+    ids = [f"client-{number:03d}" for number in range(60)]
+    for round in range(1, 40):
+        visit(clients, ids if round == 1 else rng.sample(ids, 4), round)
+        checkpoint.save(tmp_path, progress(round), keep, clients.save(tmp_path, round))
+        expected[round] = clients.states_digest()
+        if round % 13 == 0:  # killed, and taken up again
+            clients = simulation(kind, tmp_path)
+            checkpoint.load(tmp_path, clients.load)
+        for manifest in sorted(tmp_path.glob("manifest-*.json")):
+            kept = int(manifest.stem[-8:])
+            assert round - keep < kept <= round
+            body = checkpoint.MANIFEST.parse(manifest.read_bytes())
+            again = simulation(kind, tmp_path)
+            again.load(tmp_path, body["clients"])
+            assert again.states_digest() == expected[kept]
+        named = {each["name"] for each in body["clients"]["states"]["segments"]}
+        assert named <= {path.name for path in tmp_path.glob("states-*.bin")}
+    assert len(list(tmp_path.glob("states-*.bin"))) <= 3 * MAX_SEGMENTS
+
+
+def test_an_older_format_is_refused_in_one_line(tmp_path):
+    save(tmp_path, progress(4))
+    edit(tmp_path / "manifest-00000004.json", lambda body: body.update(format=3))
+    with pytest.raises(
+        FormatError, match="written by an older concordfl: format must be 4, got 3$"
+    ):
+        load(tmp_path)

@@ -17,6 +17,7 @@ import toys
 from concordfl import ClientStepError, WorkerError, client_step
 from concordfl.algorithms import FedAvg, Local
 from concordfl.core import Order, Total
+from concordfl.engine.executors import fork_server
 from concordfl.engine.executors.pool import Pool
 from concordfl.engine.plan import Plan
 from concordfl.engine.records import RunFolder
@@ -159,6 +160,16 @@ def test_executors_agree_to_the_bit(algorithm):
         )
 
 
+def test_workers_agree_where_they_cannot_be_forked(monkeypatch):
+    """On other systems than Linux, and in a process that is a fork of one with a fork server."""
+    plan = Plan(rounds=2)
+    expected = toys.digests(toys.experiment(toys.Toy(), plan=plan))
+    monkeypatch.setitem(fork_server._owner, "pid", -1)
+    made = toys.experiment(toys.Toy(), plan=plan, executor="processes")
+    assert {type(worker.process).__name__ for worker in made.executor._workers} == {"SpawnProcess"}
+    assert toys.digests(made) == expected
+
+
 def test_executors_agree_on_convolutions():
     def digests(**how):
         return toys.digests(
@@ -224,18 +235,81 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
         made.run(made.start())
         """)
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(toys.__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
         [sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment
     ) as parent:
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(workers) == 2
+        servers = {parent_of(pid) for pid in workers}
         time.sleep(0.5)
         parent.send_signal(signal.SIGKILL)
+    assert len(servers) == 1
+    assert parent.pid not in servers
     deadline = time.monotonic() + 20
-    while any(running(pid) for pid in workers) and time.monotonic() < deadline:
+    while any(map(running, {*workers, *servers})) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(running(pid) for pid in workers)
+    assert not any(map(running, {*workers, *servers}))
+
+
+def parent_of(pid):
+    return int(status_of(pid)["PPid"])
+
+
+def status_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines)
+
+
+@dataclass(frozen=True)
+class Telling(toys.Toy):
+    """Tells what a worker finds around itself."""
+
+    @client_step
+    def train(self, client, state, message):
+        print("said", os.environ.get("CONCORDFL_TOLD"), os.getpid(), flush=True)
+        print("complained", file=sys.stderr, flush=True)
+        return super().train(client, state, message)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are not forked")
+@pytest.mark.parametrize("told", ["one", "another"])
+def test_forked_workers_are_in_the_surroundings_of_their_run(capfd, monkeypatch, told):
+    """Not in those of the server, which began before: the second time at the latest."""
+    monkeypatch.setenv("CONCORDFL_TOLD", told)
+    made = toys.experiment(Telling(), plan=Plan(rounds=1), executor="processes")
+    workers = {worker.process.pid for worker in made.executor._workers}
+    [server] = {parent_of(pid) for pid in workers}
+    toys.result(made)
+    said, complained = capfd.readouterr()
+    lines = [line.split() for line in said.splitlines()]
+    assert {(line[0], line[1]) for line in lines} == {("said", told)}
+    assert {int(line[2]) for line in lines} <= workers
+    assert set(complained.splitlines()) == {"complained"}
+    assert server != os.getpid()
+    assert status_of(server)["Threads"] == "1"  # a fork has the thread alone that asked for it
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are not forked")
+def test_the_fork_server_imports_nothing_from_the_folder_it_is_started_in(tmp_path):
+    for name in ("torch", "random", "concordfl"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
+    script = tmp_path / "scripts" / "script.py"
+    script.parent.mkdir()
+    script.write_text(
+        textwrap.dedent("""
+        import toys
+        from concordfl.engine.plan import Plan
+        print(*toys.digests(toys.experiment(toys.Toy(), plan=Plan(rounds=2), executor="processes")))
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert done.stderr == ""
+    expected = toys.digests(toys.experiment(toys.Toy(), plan=Plan(rounds=2)))
+    assert done.stdout.split() == [str(part) for part in expected]
 
 
 def test_a_broadcast_larger_than_the_last_one_arrives():
@@ -309,7 +383,7 @@ def test_an_executor_is_of_use_after_a_step_has_failed(tmp_path):
     with pytest.raises(ClientStepError):
         made.run(made.start())
     made.executor.discard()
-    made.executor.states.load(tmp_path, {"segments": [], "clients": {}})
+    made.executor.states.load(tmp_path, {"segments": []})
     made.run(made.start())
     digest = made.executor.states_digest()
     made.executor.close()

@@ -4,6 +4,7 @@ run.
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -218,6 +219,7 @@ def test_numbers_that_cannot_be_predicted_are_at_chance():
         ("fedvc", {"similarity": 1e-6}, "fedavg"),
         ("fedem", {"num_models": 1}, "fedavg"),
         ("fedconceptem", {"num_models": 1}, "fedavg"),
+        ("concord", {"num_heads": 1, "balanced": False}, "fedavg"),
         ("fedgmm", {"num_models": 1}, "fedavg"),
         ("ifca", {"num_models": 1}, "fedavg"),
         ("fesem", {"num_models": 1, "mu": 0.0}, "fedavg"),
@@ -234,7 +236,19 @@ def test_a_method_that_is_another_one_says_so(name, settings, into):
 
 
 @pytest.mark.parametrize(
-    "name", ["fedprox", "moon", "fedlc", "fedem", "fedconceptem", "ifca", "fesem", "apfl", "ditto"]
+    "name",
+    [
+        "concord",
+        "fedprox",
+        "moon",
+        "fedlc",
+        "fedem",
+        "fedconceptem",
+        "ifca",
+        "fesem",
+        "apfl",
+        "ditto",
+    ],
 )
 def test_a_method_that_is_itself_says_nothing_of_the_kind(name):
     assert not [kind for kind in found(ALGORITHMS[name]()) if kind.startswith("identical")]
@@ -403,6 +417,35 @@ def test_tuning_that_a_method_does_not_do_is_said():
     nobody = found(FedAvg(), plan, data=toys.image_federation(), network="linear")["no-effect"]
     assert nobody.endswith("no clients are held out")
     assert "no-effect" not in found(FedAvg(), plan)
+
+
+# Their new clients choose or train something of their own.
+NEEDS_EXAMPLES = {
+    *("cfl", "concord", "fedconceptem", "feddual", "fedem"),
+    *("fedrep", "fedsoft", "fesem", "ifca"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"centralized"}))
+def test_new_clients_without_examples_have_figures_or_it_is_said_that_they_have_none(name):
+    given = facts(toys.all_methods()[name], Plan(rounds=1), data=without_adaptation())
+    scores, said = given.records[-1].get("global"), warnings.find(given)
+    has_none = "new-clients" in [each["kind"] for each in said]
+    assert has_none == (name in NEEDS_EXAMPLES)
+    if has_none or not given.algorithm.accepts_new_clients:
+        assert not scores
+    else:
+        assert all(math.isfinite(value) for value in scores.values() if value is not None)
+        assert scores["loss" if given.algorithm.classifies else "log_likelihood"] is not None
+
+
+def without_adaptation():
+    """The toy federation with a new client that has nothing to adapt to."""
+    data = toys.federation()
+    _, second, third, end = data.bounds["held-out"]
+    return dataclasses.replace(
+        data, bounds={**data.bounds, "held-out": (second, second, third, end)}
+    )
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

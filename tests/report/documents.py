@@ -77,6 +77,10 @@ def document(clients=24, seeds=2, methods=METHODS, classes=CLASSES, groups=GROUP
                 "Familiar: its examples are as likely as everybody's." if number % 6 else ""
                 for number in range(clients)
             ],
+            "diagnosed": [
+                f"Diagnosed: {number}% of its labels away from those of all." if number % 5 else ""
+                for number in range(clients)
+            ],
             "runs": runs,
             "criterion": "accuracy",
             "is_share": True,

@@ -48,8 +48,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(folder):
-    return reports.of_folders([folder]).runs
+def diagnosis(tmp_path_factory):
+    place = tmp_path_factory.mktemp("diagnosis")
+    cf.diagnose(TASK, out=place, max_groups=2)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(folder, diagnosis):
+    return reports.of_folders([folder, diagnosis]).runs
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +90,7 @@ def chart(document, id):
 
 def test_everything_is_there(document):
     assert [section["id"] for section in document["sections"]] == [
-        *("comparison", "gains", "convergence", "likeness", "shares"),
+        *("comparison", "gains", "convergence", "diagnosis", "likeness", "shares"),
         *("map", "labels", "concepts", "novelty"),
     ]
     assert document["absent"] == []
@@ -124,6 +131,54 @@ def test_curves_are_the_records(folder, document):
         assert line["x"] == pytest.approx(list(x))
         assert line["y"] == pytest.approx(list(100 * accuracy.mean(0)))
         assert line["spread"] == pytest.approx(list(100 * accuracy.std(0)))
+
+
+def test_how_clients_differ_is_what_was_diagnosed(diagnosis, document):
+    written = json.loads((diagnosis / "diagnosis.json").read_text())
+    (section,) = [one for one in document["sections"] if one["id"] == "diagnosis"]
+    for answer in written["questions"].values():
+        assert answer["sentence"] in section["lead"]
+    (view,) = section["views"]
+    (chart,) = view["charts"]
+    groups = {name: one["name"] for one in chart["panel"]["series"] for name in one["names"]}
+    lines = written["clients"]
+    assert groups == {id: f"concept group {line['group']}" for id, line in lines.items()}
+    x = {
+        name: value
+        for one in chart["panel"]["series"]
+        for name, value in zip(one["names"], one["x"], strict=True)
+    }
+    assert x == {id: line["label_distance"] for id, line in lines.items()}
+    answers, advice = view["tables"]
+    assert [row[0] for row in answers["rows"]] == ["labels", "concept", "features", "amount"]
+    assert answers["rows"][1][4] == written["questions"]["concept"]["p"]
+    assert answers["rows"][3][4] is None
+    assert [row[1] for row in advice["rows"][:3]] == [
+        one["method"] for one in written["recommendation"]["local"]["methods"]
+    ]
+    cards = document["clients"]
+    for id, said in zip(cards["id"], cards["diagnosed"], strict=True):
+        known = f"{lines[id]['label_distance']:.0%} of its labels" if id in lines else ""
+        assert known in said
+        assert bool(said) == (id in lines)
+
+
+def test_a_run_that_auto_chose_says_so_without_a_further_folder(tmp_path):
+    result = cf.run(TASK, algorithm="auto", rounds=2, out=tmp_path / "run")
+    made = make.document("", reports.of_folders([tmp_path / "run"]).runs)
+    (section,) = [one for one in made["sections"] if one["id"] == "diagnosis"]
+    chosen = result.summary["auto"]
+    assert f"auto chose {chosen['method']}: {chosen['because']}." in section["lead"]
+
+
+def test_without_a_diagnosis_the_section_is_absent_and_two_are_refused(folder, diagnosis):
+    made = make.document("", reports.of_folders([path_of(folder, "local")]).runs)
+    assert [one["reason"] for one in made["absent"] if one["title"] == "How clients differ"] == [
+        "no run was chosen by auto, and no folder with a diagnosis.json was given"
+    ]
+    assert set(made["clients"]["diagnosed"]) == {""}
+    with pytest.raises(cf.SettingError, match="one diagnosis beside its runs, got "):
+        reports.of_folders([folder, diagnosis, diagnosis])
 
 
 def test_who_is_like_whom_is_what_the_method_found(folder, document):

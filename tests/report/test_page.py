@@ -371,6 +371,7 @@ def test_a_card_opens_by_the_keyboard_and_has_the_numbers(browser, page, made):
     assert browser.execute_script("return location.hash") == "#client=client%207"
     assert texts(browser, "#card .lead") == [clients["apart"][7]]
     assert texts(browser, "#card .verdict") == [clients["verdict"][7]]
+    assert texts(browser, "#card .diagnosed") == [clients["diagnosed"][7]]
     facts = texts(browser, "#card dd")
     assert [number(fact) for fact in facts[:3]] == [
         clients[name][7] for name in ("train", "validation", "test")

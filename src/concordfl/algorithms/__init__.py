@@ -7,6 +7,7 @@ from ..core import Algorithm
 from .apfl import APFL
 from .centralized import Centralized
 from .cfl import CFL
+from .concord import Concord
 from .ditto import Ditto
 from .fedavg import FedAvg
 from .fedavg_ft import FedAvgFineTuned
@@ -41,6 +42,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "apfl": APFL,
     "centralized": Centralized,
     "cfl": CFL,
+    "concord": Concord,
     "ditto": Ditto,
     "fedadagrad": FedAdagrad,
     "fedadam": FedAdam,

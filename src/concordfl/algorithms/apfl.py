@@ -155,4 +155,4 @@ def _stepped(
 
 def _buffers(client: Client) -> Params:
     """As the last pass has left them."""
-    return tree.subset(client.model.snapshot(), client.model.buffer_names)
+    return client.model.snapshot(client.model.buffer_names)

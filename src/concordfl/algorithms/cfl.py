@@ -51,6 +51,7 @@ class CFLServer(NamedTuple):
 class CFL(Algorithm):
     about = About("CFL", "Sattler et al.", 2021, travels="a model", private="data", cost="1")
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its cluster"
 

@@ -8,6 +8,7 @@ answered.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from ..core import (
 class FedAvg(Algorithm):
     about = About("FedAvg", "McMahan et al.", 2017, travels="the model", private="data", cost="1")
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
 
     def init_server(self, task: Task, seed: int) -> Params:
         return task.model.init(seed)

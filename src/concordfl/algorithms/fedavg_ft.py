@@ -23,6 +23,7 @@ class FedAvgFineTuned(FedAvg):
         private="data, tuned model",
         cost="1",
     )
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its own copy of the model"
 

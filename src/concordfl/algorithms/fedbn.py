@@ -45,6 +45,7 @@ class FedBN(Algorithm):
         cost="1",
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the running statistics of its normalisation layers"
 
@@ -118,4 +119,4 @@ def _with_statistics(client: Client, params: Params) -> Params:
             return seen + 1
 
         client.fold(look, 0, steps=FORWARD_PASSES, purpose="statistics")
-        return tree.subset(client.model.snapshot(), names)
+        return client.model.snapshot(names)

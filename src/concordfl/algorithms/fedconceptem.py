@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from ..core import (
     About,
-    Algorithm,
     Client,
     Cohort,
     Count,
@@ -43,6 +42,7 @@ from ..core import (
 )
 from ..toolbox import mixture
 from ..toolbox.mixture import Models
+from .skipping import SkipsModels
 
 MIN_TABLE_ENTRY = 1e-8  # of a label table, where no example of a label is with a model
 # Privacy noise may make an entry negative. At 1e-8 its label would go to that model whatever the
@@ -65,8 +65,8 @@ class FedConceptEMServer(NamedTuple):
 
 @tree.register
 class FedConceptEMMessage(NamedTuple):
-    models: Models
-    log_prior: Tables
+    models: Models  # without those that the client skips
+    log_prior: Tables  # of all models that are there
 
 
 @tree.register
@@ -79,7 +79,8 @@ class AdamMoments(NamedTuple):
 
 @tree.register
 class FedConceptEMClient(NamedTuple):
-    gamma: dict[ModelId, Tensor]  # (N,) responsibilities by model; empty until it has trained
+    # (N,) responsibilities by model that it was sent; empty until it has trained
+    gamma: dict[ModelId, Tensor]
     counted: Tables  # the report that the server's totals hold
     moments: AdamMoments
 
@@ -93,15 +94,16 @@ class FedConceptEMMixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedConceptEM(Algorithm):
+class FedConceptEM(SkipsModels):
     about = About(
         "FedConceptEM",
         "Guo et al.",
         2024,
-        travels="K models, label tables",
+        travels="K models, label tables; which models a client holds, with skip_below",
         private="data, mixture weights",
         cost="K",
     )
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights"
     public_state: ClassVar[frozenset[str]] = frozenset({"counted"})
@@ -120,9 +122,13 @@ class FedConceptEM(Algorithm):
     tolerance: Positive = 0.01  # shares that change by less from round to round stand still
     patience: Count = 5  # for so many rounds, before models are removed
     fine_tune: bool = False  # FedConceptEM-FT: one epoch per model before any client predicts
+    # models whose ω at a client is below are neither sent to it nor trained: it says which; 0: none
+    skip_below: Fraction = 0.0
+    recheck_every: Count = 10  # rounds before the first skip, and until it is sent all again
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_skipping()
         if self.adaptive and self.threshold * self.num_models >= 1:
             raise SettingError(
                 f"threshold must be < 1 / num_models = {1 / self.num_models:g}, got "
@@ -163,10 +169,8 @@ class FedConceptEM(Algorithm):
         return server._replace(totals=dict.fromkeys(server.models, table))
 
     def round(self, server: FedConceptEMServer, cohort: Cohort) -> FedConceptEMServer:
-        total = cohort.sum(self.train, broadcast=self.message(server, None))
-        models = {
-            k: total["models"][k].mean(otherwise=params) for k, params in server.models.items()
-        }
+        total = self.sum_held(cohort, self.train, self.message(server, None))
+        models = mixture.means(total["models"], server.models)
         totals: Tables = tree.add(server.totals, total["change"])
         least = MIN_NOISY_SHARE if self.noise else 0.0
         prior = {
@@ -225,9 +229,12 @@ class FedConceptEM(Algorithm):
         models = message.models
         gamma, moments = self._expect(client, state, message)  # (10)
         trained = mixture.train_each(client, models, gamma)  # (13)
+        held = mixture.by_model(models, gamma)
         report = {
-            k: client.label_counts(gamma[:, index]) + self._noise(client, k)
-            for index, k in enumerate(models)
+            k: client.label_counts(held[k]) + self._noise(client, k)
+            if k in held
+            else torch.zeros_like(table)  # as the server knows who skips, there is nothing to hide
+            for k, table in message.log_prior.items()
         }
         sizes = torch.ones(len(models)) if self.aggregate == "size" else gamma.mean(0)
         reply = {
@@ -235,9 +242,24 @@ class FedConceptEM(Algorithm):
                 k: Mean(trained[k], client.size * float(share), around=models[k])
                 for k, share in zip(models, sizes, strict=True)
             },
-            "change": Total({k: table - state.counted[k] for k, table in report.items()}),
+            "change": Total(
+                {
+                    k: table - state.counted[k]
+                    for k, table in report.items()
+                    if k in held or state.counted[k].any()
+                }
+            ),
         }
-        return FedConceptEMClient(mixture.by_model(models, gamma), report, moments), reply
+        return FedConceptEMClient(held, report, moments), reply
+
+    def shares(self, state: FedConceptEMClient) -> dict[ModelId, float]:
+        return {k: float(column.mean()) for k, column in state.gamma.items()}
+
+    def all_models(self, message: FedConceptEMMessage) -> Models:
+        return message.models
+
+    def with_models(self, message: FedConceptEMMessage, models: Models) -> FedConceptEMMessage:
+        return message._replace(models=models)
 
     def _noise(self, client: Client, table: ModelId) -> Tensor | float:
         """(Y,) the privacy noise of (15), drawn from what only the client knows."""
@@ -253,10 +275,8 @@ class FedConceptEM(Algorithm):
         moments.
         """
         models = message.models
-        before = _gamma_before(client, state, models)
-        gamma = mixture.responsibilities(
-            client.losses_each(models), before.mean(0), prior_of(client, message)
-        )
+        before = _gamma_before(client, state, models, skipped=self.skip_below)
+        gamma = mixture.expect(client, models, before.mean(0), prior_of(client, message))
         if not self.adam:
             return gamma, state.moments
         moments = state.moments
@@ -365,10 +385,14 @@ def _largest_change(before: dict[ModelId, float], after: dict[ModelId, float]) -
     return max(abs(after[k] - before.get(k, 0.0)) for k in after) if before else math.inf
 
 
-def _gamma_before(client: Client, state: FedConceptEMClient, models: Models) -> Tensor:
-    """(N, K) the responsibilities of the models that are still there; 1/K before it has trained."""
+def _gamma_before(
+    client: Client, state: FedConceptEMClient, models: Models, skipped: float = 0.0
+) -> Tensor:
+    """(N, K) the responsibilities of the models that are still there, `skipped` of those that it
+    was not sent; 1/K before it has trained.
+    """
     if state.gamma:
-        return mixture.renormalised(mixture.columns(models, state.gamma))
+        return mixture.renormalised(mixture.columns(models, state.gamma, skipped))
     equal = torch.full((client.size, len(models)), 1 / len(models), dtype=torch.float64)
     return mixture.renormalised(equal)
 

@@ -68,6 +68,7 @@ class FedDual(Algorithm):
         cost="2",
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its private encoder"
 

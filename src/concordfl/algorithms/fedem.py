@@ -15,49 +15,62 @@ from torch import Tensor, nn
 from ..core import (
     ANY_KIND,
     About,
-    Algorithm,
     Client,
     Cohort,
+    Count,
     Degenerate,
     Examples,
+    Fraction,
     Mean,
     Model,
     ModelCount,
+    ModelId,
     Rows,
     Task,
     Tree,
     client_step,
 )
 from ..toolbox import mixture
+from ..toolbox.mixture import Models
+from .skipping import SkipsModels, spread
 
 
 @dataclass(frozen=True)
-class FedEM(Algorithm):
+class FedEM(SkipsModels):
     about = About(
         "FedEM",
         "Marfoq et al.",
         2021,
-        travels="K models",
+        travels="K models; which of them a client holds, with skip_below",
         private="data, mixture weights",
         cost="K",
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights"
 
     num_models: ModelCount = 3  # K
     # a client's weight in model k: n, or n times its ω
     aggregate: Literal["size", "responsibility"] = "responsibility"
+    # models whose ω at a client is below are neither sent to it nor trained: it says which; 0: none
+    skip_below: Fraction = 0.0
+    recheck_every: Count = 10  # rounds before the first skip, and until it is sent all again
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_skipping()
 
     def init_server(self, task: Task, seed: int) -> Tree:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        return {"omega": torch.full((len(message),), 1 / len(message), dtype=torch.float64)}
+        return {"omega": torch.full((self.num_models,), 1 / self.num_models, dtype=torch.float64)}
 
     @client_step
     def train(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        gamma = mixture.responsibilities(client.losses_each(message), state["omega"])  # (3)
+        before = self.weights_before(state["omega"][list(message)])
+        gamma = mixture.expect(client, message, before)  # (3)
         omega = gamma.mean(0)  # (4)
         trained = mixture.train_each(client, message, gamma)  # (5)
         sizes = torch.ones_like(omega) if self.aggregate == "size" else omega
@@ -65,11 +78,21 @@ class FedEM(Algorithm):
             k: Mean(trained[k], client.size * float(share), around=message[k])
             for k, share in zip(trained, sizes, strict=True)
         }
-        return {"omega": omega}, reply
+        return {"omega": spread(omega, message, self.num_models)}, reply
 
     def round(self, server: Tree, cohort: Cohort) -> Tree:
-        total = cohort.sum(self.train, broadcast=server)
-        return {k: total[k].mean(otherwise=server[k]) for k in server}
+        total = self.sum_held(cohort, self.train, server)
+        return mixture.means(total, server)
+
+    def shares(self, state: Tree) -> dict[ModelId, float]:
+        return dict(enumerate(state["omega"].tolist()))
+
+    def all_models(self, message: Tree) -> Models:
+        models: Models = message
+        return models
+
+    def with_models(self, message: Tree, models: Models) -> Tree:
+        return models
 
     def adapt(self, client: Client, state: Tree, message: Tree, *, new: bool) -> Tree:
         if client.has_state:

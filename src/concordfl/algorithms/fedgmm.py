@@ -9,7 +9,7 @@ departs, the paper is followed: see the docs.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,18 @@ from ..core import (
     About,
     Client,
     Cohort,
+    Count,
     Degenerate,
     Examples,
+    Fraction,
     Likelihood,
     Mean,
     Model,
     ModelCount,
+    ModelId,
     Params,
     Rows,
+    SettingError,
     Task,
     Total,
     Tree,
@@ -34,22 +38,38 @@ from ..core import (
     client_step,
 )
 from ..toolbox import gaussian, mixture
+from ..toolbox.mixture import Models
 from .gaussian_mixture import FedGMMMessage, FedGMMMixture, FedGMMServer, GaussianMixture
+from .skipping import SkipsModels, spread
 
 
 @dataclass(frozen=True)
-class FedGMM(GaussianMixture):
+class FedGMM(GaussianMixture, SkipsModels):
     about = About(
         "FedGMM",
         "Wu et al.",
         2023,
-        travels="M2 models, sums for M1 Gaussians and mixture weights",
+        travels="M2 models, sums for M1 Gaussians and mixture weights; which models a client "
+        "holds, with skip_below",
         private="data",
         cost="M2",
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
 
     num_models: ModelCount = 3  # M2
+    # models whose weight in π at a client is below are neither sent to it nor trained: it says
+    # which; 0: none
+    skip_below: Fraction = 0.0
+    recheck_every: Count = 10  # rounds before the first skip, and until it is sent all again
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_skipping()
+        if self.skip_below and self.shared_weights:
+            raise SettingError(
+                "skip_below needs weights of the client's own, got shared_weights = true"
+            )
 
     def init_server(self, task: Task, seed: int) -> FedGMMServer:
         return self.unstarted(
@@ -63,7 +83,7 @@ class FedGMM(GaussianMixture):
     @client_step
     def train(self, client: Client, state: Tree, message: FedGMMMessage) -> tuple[Tree, Tree]:
         q = self.expect(client, state, message)  # (E)
-        pi = q.mean(0)  # (M)
+        pi = spread(q.mean(0), message.models, self.num_models)  # (M)
         trained = mixture.train_each(client, message.models, q.sum(1))
         mass = q.sum((0, 1))
         reply = {
@@ -79,8 +99,11 @@ class FedGMM(GaussianMixture):
         return {"pi": pi}, reply
 
     def round(self, server: FedGMMServer, cohort: Cohort) -> FedGMMServer:
-        total = cohort.sum(self.train, broadcast=self.message(server, None))
-        models = {k: _mean(total["models"][k], params) for k, params in server.models.items()}
+        total = self.sum_held(cohort, self.train, self.message(server, None))
+        models = {
+            k: _mean(total["models"][k], params) if k in total["models"] else params
+            for k, params in server.models.items()
+        }
         gaussians = self.m_step(total["gaussians"], server)
         after = server._replace(models=models, gaussians=gaussians)
         return self.with_weights(after, total["pi"])
@@ -88,9 +111,40 @@ class FedGMM(GaussianMixture):
     def losses(self, client: Client, message: FedGMMMessage) -> Tensor:
         """(N, M1 · M2) -log N(e(x); m1) - log P(y|x; m2) of the client's examples."""
         gaussians = -gaussian.log_density(message.gaussians, self.embed(client, client.examples))
+        if len(message.models) == 1 < self.num_models:
+            return gaussians  # the one classifier says nothing of which Gaussian it is
         return (
             gaussians[:, :, None] + client.losses_each(message.models).double()[:, None]
         ).flatten(1)
+
+    # --- models that a client skips ---------------------------------------------------------------
+
+    def weights_of(self, state: Tree, message: FedGMMMessage) -> Tensor:
+        """(M1, models) its π; that of a model which comes back lies as all of it over Gaussians."""
+        pi: Tensor = state["pi"]
+        shares = pi.sum(0)
+        if self.skip_below and (shares == 0).any():
+            back = self.weights_before(shares) * pi.sum(1, keepdim=True) / pi.sum()
+            pi = torch.where(shares == 0, back, pi)
+        return pi[:, list(message.models)]
+
+    def shares(self, state: Tree) -> dict[ModelId, float]:
+        return dict(enumerate(state["pi"].sum(0).tolist()))
+
+    def all_models(self, message: FedGMMMessage) -> Models:
+        return message.models
+
+    def with_models(self, message: FedGMMMessage, models: Models) -> FedGMMMessage:
+        return message._replace(models=models)
+
+    def _held(
+        self, state: FedGMMMixture, message: FedGMMMessage
+    ) -> tuple[FedGMMMixture, FedGMMMessage]:
+        """Both without the models that a client has skipped."""
+        if not self.skip_below:
+            return state, message
+        models, _ = mixture.with_share(message.models, state.pi)
+        return state._replace(pi=state.pi[:, list(models)]), message._replace(models=models)
 
     # --- prediction -------------------------------------------------------------------------------
 
@@ -98,10 +152,15 @@ class FedGMM(GaussianMixture):
         self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
     ) -> Tensor:
         """Equation (3): the classifiers, weighted by how likely x is under the Gaussians that go
-        with them.
+        with them. An evaluation asks for it twice: for the scores, and for the likelihood.
         """
-        weights = self._weights_of(client, state, message, examples)
-        return mixture.predict(client, message.models, weights, examples)
+
+        def compute() -> Tensor:
+            held, sent = self._held(state, message)
+            weights = self._weights_of(client, held, sent, examples)
+            return mixture.predict(client, sent.models, weights, examples)
+
+        return client.latest((self, state, message, examples), compute)
 
     def _weights_of(
         self, client: Client, state: FedGMMMixture, message: FedGMMMessage, examples: Examples
@@ -111,6 +170,7 @@ class FedGMM(GaussianMixture):
         return _weights(density, state.pi.clamp_min(mixture.MIN_WEIGHT).log())
 
     def module(self, client: Client, state: FedGMMMixture, message: FedGMMMessage) -> nn.Module:
+        state, message = self._held(state, message)
         return JointMixture(
             map(client.module, message.models.values()),
             self.embedding_module(client),
@@ -137,6 +197,7 @@ class FedGMM(GaussianMixture):
             predicted = self.predict(client, state, message, examples)
             labelled = predicted[torch.arange(len(examples)), examples.y]
             return labelled.clamp_min(mixture.MIN_WEIGHT).log()
+        state, message = self._held(state, message)
         weights = self._weights_of(client, state, message, examples)
         return mixture.log_likelihood(client, message.models, weights, examples)
 

@@ -19,6 +19,7 @@ from .fedavg import FedAvg
 @dataclass(frozen=True)
 class FedNova(FedAvg):
     about = About("FedNova", "Wang et al.", 2020, travels="the model", private="data", cost="1")
+    vectorizes: ClassVar[bool] = True
     needs_sgd: ClassVar[bool] = True
 
     @client_step

@@ -96,6 +96,7 @@ class FedOpt(Algorithm):
 @dataclass(frozen=True)
 class FedAdagrad(FedOpt):
     about = About("FedAdagrad", "Reddi et al.", 2021, "the model", private="data", cost="1")
+    vectorizes: ClassVar[bool] = True
 
     beta1: Fraction = 0.0  # as in the paper's experiments
 
@@ -106,6 +107,7 @@ class FedAdagrad(FedOpt):
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
     about = About("FedAdam", "Reddi et al.", 2021, "the model", private="data", cost="1")
+    vectorizes: ClassVar[bool] = True
 
     beta2: Fraction = 0.99  # β2: how much of the old mean square is kept
 
@@ -116,6 +118,7 @@ class FedAdam(FedOpt):
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
     about = About("FedYogi", "Reddi et al.", 2021, "the model", private="data", cost="1")
+    vectorizes: ClassVar[bool] = True
 
     beta2: Fraction = 0.99  # β2: one minus how fast v goes towards Δ²
 

@@ -31,9 +31,10 @@ from ..core import (
 @dataclass(frozen=True)
 class FedRep(Algorithm):
     about = About(
-        "FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="1"
+        "FedRep", "Collins et al.", 2021, travels="the body", private="data, head", cost="about 5"
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its head"
 

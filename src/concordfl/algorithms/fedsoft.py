@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from ..core import (
     ANY_KIND,
     About,
-    Algorithm,
     Batch,
     Client,
     ClientId,
     Cohort,
     Count,
     Examples,
+    Fraction,
     Key,
     Mean,
     ModelCount,
@@ -39,6 +39,7 @@ from ..core import (
 )
 from ..toolbox import mixture
 from ..toolbox.mixture import Models
+from .skipping import SkipsModels, spread
 
 MIN_IMPORTANCE = 1e-4  # importance of a cluster to a client
 
@@ -67,14 +68,14 @@ class FedSoftDraw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedSoft(Algorithm):
+class FedSoft(SkipsModels):
     about = About(
         "FedSoft",
         "Ruan and Joe-Wong",
         2022,
-        travels="K models down, K up",
+        travels="K models down, K up; which of them a client holds, with skip_below",
         private="data, importance",
-        cost="about 1",
+        cost="about 2",
     )
     supports = ANY_KIND
     personal: ClassVar[bool] = True
@@ -86,6 +87,13 @@ class FedSoft(Algorithm):
     interval: Count = 2  # τ: rounds between estimates of the importance
     # clients that each cluster draws by importance and averages equally; None: all, weighted by it
     drawn: Count | None = None
+    # centres of less importance to a client are not sent to it: it says which; 0: all are
+    skip_below: Fraction = 0.0
+    recheck_every: Count = 10  # rounds before the first skip, and until it is sent all again
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_skipping()
 
     def init_server(self, task: Task, seed: int) -> Models:
         return {k: task.model.init(seed, index=k) for k in range(self.num_models)}
@@ -103,8 +111,10 @@ class FedSoft(Algorithm):
     ) -> tuple[FedSoftClient, Tree]:
         importance, estimated = self._estimate(client, state, message)
         own = self._fit(client, state.model, importance, message)
-        shares = zip(message, importance.tolist(), strict=True)
-        reply = {k: Mean(own, client.size * u, around=message[k]) for k, u in shares}
+        shares: dict[ModelId, float] = dict(enumerate(importance.tolist()))
+        reply = {
+            k: Mean(own, client.size * shares[k], around=centre) for k, centre in message.items()
+        }
         return FedSoftClient(own, importance, estimated), reply
 
     @client_step
@@ -126,19 +136,27 @@ class FedSoft(Algorithm):
 
     def round(self, server: Models, cohort: Cohort) -> Models:
         if self.drawn is None:
-            total = cohort.sum(self.train, broadcast=server)
-        else:
-            drawn_by = self._draw(
-                cohort.run(self.tell_importance, broadcast=server), cohort.random("drawn")
-            )
-            total = cohort.sum(
-                self.train_if_drawn,
-                each={id: FedSoftDraw(server, clusters) for id, clusters in drawn_by.items()},
-            )
-        return {
-            k: total[k].mean(otherwise=params) if k in total else params
-            for k, params in server.items()
-        }
+            return mixture.means(self.sum_held(cohort, self.train, server), server)
+        each = self.messages(cohort, server)
+        told = cohort.run(self.tell_importance, broadcast=None if each else server, each=each)
+        drawn_by = self._draw(told, cohort.random("drawn"))
+        total = cohort.sum(
+            self.train_if_drawn,
+            each={
+                id: FedSoftDraw(each[id] if each else server, clusters)
+                for id, clusters in drawn_by.items()
+            },
+        )
+        return mixture.means(total, server)
+
+    def shares(self, state: FedSoftClient) -> dict[ModelId, float]:
+        return {} if state.importance is None else dict(enumerate(state.importance.tolist()))
+
+    def all_models(self, message: Models) -> Models:
+        return message
+
+    def with_models(self, message: Models, models: Models) -> Models:
+        return models
 
     def _draw(
         self, importance: Mapping[ClientId, Tensor], key: Key
@@ -148,7 +166,9 @@ class FedSoft(Algorithm):
         drawn_by: dict[ClientId, list[ModelId]] = defaultdict(list)
         for k in range(self.num_models):
             chances = np.array([float(importance[id][k]) for id in ids])
-            count = min(cast(int, self.drawn), len(ids))
+            count = min(cast(int, self.drawn), int(np.count_nonzero(chances)))
+            if not count:  # nobody was sent its centre
+                continue
             for id in (
                 key.child(k).numpy().choice(ids, count, replace=False, p=chances / chances.sum())
             ):
@@ -159,29 +179,36 @@ class FedSoft(Algorithm):
         self, client: Client, state: FedSoftClient, centres: Models
     ) -> tuple[Tensor, int]:
         """The importance (S,), estimated anew if it is old, and the round of its estimate."""
-        if state.importance is not None and client.round - state.estimated < self.interval:
-            return state.importance, state.estimated
+        known = state.importance
+        if (
+            known is not None
+            and client.round - state.estimated < self.interval
+            and known[list(centres)].all()  # none has come back that it had skipped
+        ):
+            return known, state.estimated
         return self._importance(client, centres), client.round
 
     def _fit(
         self, client: Client, own: Params | None, importance: Tensor, centres: Models
     ) -> Params:
+        shares: dict[ModelId, float] = dict(enumerate(importance.tolist()))
 
         def loss(params: Params, batch: Batch) -> Tensor:
-            near = zip(importance.tolist(), centres.values(), strict=True)
-            pulls = [u * client.model.sq_dist(params, centre) for u, centre in near]
+            pulls = [shares[k] * client.model.sq_dist(params, near) for k, near in centres.items()]
             return client.loss(params, batch) + self.penalty / 2 * torch.stack(pulls).sum()
 
-        return client.fit(mixed(centres, importance) if own is None else own, loss)
+        start = mixed(centres, importance[list(centres)]) if own is None else own
+        return client.fit(start, loss)
 
     def _importance(self, client: Client, centres: Models) -> Tensor:
         """(S,) the share of the client's examples on which each cluster has the least loss,
-        floored.
+        floored; 0 of those that it was not sent.
         """
+        if len(centres) == 1:
+            return spread(torch.ones(1, dtype=torch.float64), centres, self.num_models)
         best = client.losses_each(centres).argmin(1)
-        return (torch.bincount(best, minlength=len(centres)).double() / client.size).clamp_min(
-            MIN_IMPORTANCE
-        )
+        counts = torch.bincount(best, minlength=len(centres)).double()
+        return spread((counts / client.size).clamp_min(MIN_IMPORTANCE), centres, self.num_models)
 
     def adapt(
         self, client: Client, state: FedSoftClient, message: Models, *, new: bool

@@ -81,7 +81,7 @@ class FedVC(Algorithm):
         2024,
         travels="the model, sums for the concepts",
         private="data, preference",
-        cost="1",
+        cost="about 1.4",
     )
     supports = ANY_KIND
 
@@ -218,8 +218,14 @@ class FedVC(Algorithm):
         return after
 
     def _express(self, client: Client, v: Tensor, message: Params, examples: Examples) -> Tensor:
-        """(N, M) how much each example expresses each concept (1)."""
-        z = client.over(examples, lambda inputs: self._project(client, message, inputs))
+        """(N, M) how much each example expresses each concept (1).
+
+        An evaluation asks with two v, before and after it is found; ẑ is the same.
+        """
+        z = client.latest(
+            (self, message, examples),
+            lambda: client.over(examples, lambda inputs: self._project(client, message, inputs)),
+        )
         return expressed(z, message[CONCEPTS], v, self.similarity).double()
 
     def _project(self, client: Client, params: Params, inputs: Tensor) -> Tensor:

@@ -265,11 +265,18 @@ class GaussianMixture(Algorithm):
         return {"pi": self.equal_weights()}
 
     def expect(self, client: Client, state: Tree, message: FedGMMMessage) -> Tensor:
-        """The E-step: (N, *weights_shape) responsibilities."""
-        before = message.pi if self.shared_weights else state["pi"]
+        """The E-step: (N, *weights_shape) responsibilities; of fewer models where some are
+        skipped.
+        """
+        before = message.pi if self.shared_weights else self.weights_of(state, message)
         return mixture.responsibilities(self.losses(client, message), before.flatten()).view(
-            -1, *self.weights_shape
+            -1, *before.shape
         )
+
+    def weights_of(self, state: Tree, message: FedGMMMessage) -> Tensor:
+        """A client's π to begin an E-step with."""
+        pi: Tensor = state["pi"]
+        return pi
 
     def report_of(self, client: Client, state: Tree, pi: Tensor) -> Tree:
         """What a client adds to the π of all: a total over its examples, or how its own has changed

@@ -38,9 +38,10 @@ class IFCA(Algorithm):
         2020,
         travels="K models down, one up",
         private="data",
-        cost="about 1",
+        cost="about 2",
     )
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "the choice of its model"
     chooses: ClassVar[bool] = True

@@ -14,6 +14,7 @@ from ..core import ANY_KIND, About, Algorithm, Client, Cohort, Params, Task, Tre
 class Local(Algorithm):
     about = About("Local", "-", 0, travels="nothing", private="data, model", cost="1")
     supports = ANY_KIND
+    vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
     accepts_new_clients: ClassVar[bool] = False
     averages: ClassVar[bool] = False

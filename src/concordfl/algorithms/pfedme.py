@@ -67,7 +67,7 @@ class PFedMe(Algorithm):
                 theta = _stepped(
                     theta, client.grad(client.loss, theta, batch), w, self.penalty, inner
                 )
-            seen = tree.subset(client.model.snapshot(), client.model.buffer_names)
+            seen = client.model.snapshot(client.model.buffer_names)
             moved = {
                 name: w[name] - outer * self.penalty * (w[name] - theta[name])
                 for name in client.model.weight_names

@@ -47,7 +47,7 @@ class Scaffold(Algorithm):
         2020,
         travels="the model, control variates",
         private="data",
-        cost="about 1.5",
+        cost="about 2",
     )
     supports = ANY_KIND
     needs_sgd: ClassVar[bool] = True

@@ -1,28 +1,15 @@
-"""All commands, one file each."""
+"""The command `concordfl`; its own commands are in one file each, and in `on_call` by name."""
 
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from .adapt import adapt
-from .compare import compare
-from .data import app as data_app
-from .export import export
-from .federate import app as federate_app
-from .list import list_known
-from .plot import plot
-from .predict import predict
-from .report import report
-from .reproduce import reproduce
-from .resume import resume
-from .run import run
-from .score import score
+from .on_call import OnCall
 from .terminal import say
-from .tune import tune
-from .watch import watch
 
 app = typer.Typer(
+    cls=OnCall,
     name="concordfl",
     help="Federated learning when clients' data differ.",
     no_args_is_help=True,
@@ -47,20 +34,3 @@ def _options(
     ] = False,
 ) -> None:
     """Options that come before a command."""
-
-
-app.command("list")(list_known)
-app.command("run")(run)
-app.command("resume")(resume)
-app.command("watch")(watch)
-app.command("compare")(compare)
-app.command("tune")(tune)
-app.command("report")(report)
-app.command("plot")(plot)
-app.command("reproduce")(reproduce)
-app.command("adapt")(adapt)
-app.command("predict")(predict)
-app.command("export")(export)
-app.command("score")(score)
-app.add_typer(data_app, name="data")
-app.add_typer(federate_app, name="federate")

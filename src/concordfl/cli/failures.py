@@ -6,7 +6,6 @@ from typing import NoReturn
 
 import typer
 
-from ..core import ConcordError
 from .signals import exit_code
 from .spoken_log import spoken_log
 from .streams import drop_output
@@ -45,6 +44,8 @@ def _status(app: typer.Typer) -> int:
 
 def _explain(error: Exception) -> str | None:
     """A line for what can be expected to go wrong; None for a bug, which keeps its traceback."""
+    from ..core import ConcordError  # takes seconds, where nothing has needed it before
+
     if isinstance(error, ConcordError):
         return str(error)
     if isinstance(error, OSError):

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from ..algorithms import ALGORITHMS
-from ..by_name import registered
+from ..by_name import METHODS, registered, require_method
 from ..core import SettingError
 from ..core.own_code import check_name, names_own_code
 from ..core.settings import nearest
+from ..diagnosis import auto
 from ..track import TRACKERS, Tracker, by_names
 
 AlgorithmsOption = Annotated[
@@ -30,7 +31,9 @@ SeedsOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Override run.seed.")]
 ExecutorOption = Annotated[
     str | None,
-    typer.Option("--executor", help="Override run.executor: auto, serial, processes or ray."),
+    typer.Option(
+        "--executor", help="Override run.executor: auto, serial, vectorized, processes or ray."
+    ),
 ]
 RayAddressOption = Annotated[
     str | None,
@@ -117,10 +120,14 @@ def known_names(algorithms: str) -> list[str]:
 
 
 def known_name(name: str, option: str) -> str:
-    name = registered(name)
+    name, one_run = registered(name), option == "--algorithm"
     if names_own_code(name):
         check_name(name, option)
-    elif name not in ALGORITHMS:
-        rule = "known names" if option.endswith("s") else "a known name"
-        raise SettingError(f"{option} must be {rule}, got {name!r}{nearest(name, ALGORITHMS)}")
+        return name
+    if name == auto.NAME and not one_run:
+        require_method(auto.Auto())
+    known = METHODS if one_run else ALGORITHMS
+    if name not in known:
+        rule = "a known name" if one_run else "known names"
+        raise SettingError(f"{option} must be {rule}, got {name!r}{nearest(name, known)}")
     return name

@@ -74,6 +74,27 @@ def show_download(console: Console, title: str) -> Iterator[Callable[[int, int |
         yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
+@contextmanager
+def show_steps(console: Console, title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar for work in about so many steps, each named when it is done; on a pipe, one
+    line when it begins.
+    """
+    if not console.is_terminal:
+        console.print(f"{title}: about {total} steps", soft_wrap=True)
+        yield lambda _: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(printable(title), total=total)
+        yield lambda name: progress.update(bar, advance=1, description=f"{title}: {name}")
+
+
 def _print_line(
     console: Console, title: str, event: Event, figures: Callable[[Event], str]
 ) -> None:

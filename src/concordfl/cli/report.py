@@ -11,7 +11,9 @@ from .terminal import say
 
 FoldersArgument = Annotated[
     list[Path],
-    typer.Argument(help="Folders of runs, or of several runs each.", show_default=False),
+    typer.Argument(
+        help="Folders of runs, or of several runs each; also of a diagnosis.", show_default=False
+    ),
 ]
 
 

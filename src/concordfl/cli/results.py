@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich.console import RenderableType
 
+from ..diagnosis.auto import described_choice
 from ..engine.observers import Observer
 from ..engine.records import resume_command
 from ..report import tables
@@ -37,7 +38,9 @@ def show_run(
 
 
 def show_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """The figures of a finished run."""
+    """The figures of a finished run, after how its method was chosen."""
+    if "auto" in summary:
+        say(*summary["auto"]["found"], described_choice(summary["auto"]))
     show(tables.run_table(summary))
     down, up = (tables.size(summary["bytes"][way]) for way in ("down", "up"))
     executor = f"{summary['executor']}: {summary['executor_reason']}"

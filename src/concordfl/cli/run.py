@@ -34,7 +34,8 @@ def run(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="Another method than [algorithm] names, with its settings in [compare.NAME].",
+            help="Another method than [algorithm] names, with its settings in [compare.NAME]; "
+            "auto takes the one that `diagnose` recommends.",
             show_default=False,
         ),
     ] = None,

@@ -152,6 +152,9 @@ class Algorithm(Settings, ABC):
     chooses: ClassVar[bool] = False  # whether clients choose what their replies are about
     # whether all training data are pooled first: no federation, for comparison only
     pools_data: ClassVar[bool] = False
+    # whether its clients spend their time in `fit` on their own loss, in `losses` and `logits`,
+    # which can be computed for many of them at once; every class says it for itself
+    vectorizes: ClassVar[bool] = False
     # the kinds of objectives that it can learn; a method that only needs a loss supports ANY_KIND
     supports: ClassVar[frozenset[str]] = frozenset({"classification"})
 

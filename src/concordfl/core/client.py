@@ -109,6 +109,7 @@ class Client:
         self.has_state = has_state  # whether a step has left a state here before
         self._key, self._published, self._secret = Key(seed, round, id), published, secret
         self._folding = False  # inside `fold`, drop-out draws are keyed already
+        self._latest: tuple[tuple[object, ...], Any] = ((), None)  # of `latest`
 
     @property
     def size(self) -> int:
@@ -153,6 +154,17 @@ class Client:
         return torch.zeros(self.num_classes, dtype=torch.float64).index_add_(
             0, self.examples.y, weight
         )
+
+    def latest(self, given: tuple[object, ...], compute: Callable[[], Carry]) -> Carry:
+        """`compute()`, or what it was the last time if that was of these very objects: for what
+        two hooks of a method need one after the other.
+        """
+        before, value = self._latest
+        if len(before) != len(given) or any(a is not b for a, b in zip(before, given, strict=True)):
+            value = compute()
+            self._latest = given, value
+        found: Carry = value
+        return found
 
     # --- forward passes over all examples: eval mode, no gradient ---------------------------------
 
@@ -309,6 +321,10 @@ class Client:
         )
         return {name: value.detach().cpu() for name, value in live.items()}
 
+    def shuffle(self, purpose: str, epoch: int, size: int) -> Tensor:
+        """(N,) the order in which an epoch goes through `size` examples."""
+        return self._key.child(purpose, epoch).permutation(size)
+
     def _batches(
         self,
         data: Examples,
@@ -318,14 +334,14 @@ class Client:
         purpose: str,
     ) -> Iterator[Batch]:
         size, batch_size, device = len(data), self.training.batch_size, self.model.device
-        weight = _product(weight, self.objective.weights(data.y))
+        weight = weights_of(self, data, weight)
         per_epoch = batches_per_epoch(size, batch_size, self.model)
         if steps is None:
             steps = per_epoch * (self.training.epochs if epochs is None else epochs)
         for step in range(steps if size else 0):
             epoch, number = divmod(step, per_epoch)
             if number == 0:
-                order = self._key.child(purpose, epoch).permutation(size)
+                order = self.shuffle(purpose, epoch, size)
             end = (number + 1) * batch_size if number < per_epoch - 1 else size
             index = order[number * batch_size : end]
             if self.model.needs_pairs and len(index) == 1:
@@ -337,6 +353,11 @@ class Client:
                 chosen,
                 index,
             )
+
+
+def weights_of(client: Client, data: Examples, weight: Tensor | None) -> Tensor | None:
+    """(N,) how much each example counts: by `weight`, and by what the objective says of it."""
+    return _product(weight, client.objective.weights(data.y))
 
 
 def _product(left: Tensor | None, right: Tensor | None) -> Tensor | None:

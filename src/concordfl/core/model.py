@@ -10,7 +10,7 @@ bits, of every computation the same.
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import cast
@@ -107,6 +107,21 @@ class Model:
             for name, value in _tensors(self._new_module(Key(seed, "init", index), index)).items()
         }
 
+    @property
+    def layout(self) -> Params:
+        """Tensors with the shapes and types of all parameters; their values mean nothing."""
+        return self._live
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the resident module is at work in a `fit` or `grad`."""
+        return self._training
+
+    def trainable_copy(self) -> nn.Module:
+        """The network as `fit` runs it, for whoever computes with it in another way."""
+        module: nn.Module = copy.deepcopy(self._train)
+        return module.train()
+
     def weights(self, params: Params) -> Params:
         """Without buffers: what distances, cosines and proximal terms are about."""
         return tree.subset(params, self.weight_names) if self.buffer_names else params
@@ -197,8 +212,8 @@ class Model:
         with torch.no_grad():
             for buffer, start in self._counters:
                 buffer.copy_(start)
-        for prefix, part in self._train.named_modules():
-            part.training = _is_trained(prefix, part, names)
+        for part, trains in self._modes_of_all if only is None else self._modes(names):
+            part.training = trains
         trainable = []
         for name in self.weight_names:
             self._live[name].requires_grad_(name in names)
@@ -210,11 +225,23 @@ class Model:
         finally:
             self._training = False
 
-    def snapshot(self) -> Params:
-        """A copy of the resident module's parameters."""
+    def _modes(self, names: Collection[str]) -> list[tuple[nn.Module, bool]]:
+        """The layers, and whether each is in train mode where `names` are trained."""
+        return [
+            (part, _is_trained(prefix, part, names)) for prefix, part in self._train.named_modules()
+        ]
+
+    @cached_property
+    def _modes_of_all(self) -> list[tuple[nn.Module, bool]]:
+        """Where everything is trained: asked for in every `fit`, or even in every step."""
+        return self._modes(self.names)
+
+    def snapshot(self, names: Iterable[str] | None = None) -> Params:
+        """A copy of the resident module's parameters, or of those called `names`."""
+        wanted = self._live if names is None else tree.subset(self._live, names)
         return {
             name: value.detach().clone(memory_format=torch.contiguous_format).cpu()
-            for name, value in self._live.items()
+            for name, value in wanted.items()
         }
 
     def module(self, params: Params, part: str | None = None) -> nn.Module:

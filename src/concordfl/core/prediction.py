@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .algorithm import Algorithm, Likelihood
 from .client import Client, Examples
+from .errors import SettingError
 from .tree import Tree
 
 
@@ -30,8 +31,17 @@ class Predictor(NamedTuple):
     ) -> "Predictor":
         """By the method's rules: a first state where there is none, then what `adapt` makes of it.
 
-        A client that was not in training (`new`) may also tune what it has received.
+        A client that was not in training (`new`) may also tune what it has received; one that has
+        no examples either is somebody of whom nothing is known.
         """
+        if new and not client.size:
+            nothing = algorithm.unadapted(client, message)
+            if nothing is None:
+                raise SettingError(
+                    "a new client must have examples to adapt to where no model serves everybody, "
+                    f"got none of {client.id!r}"
+                )
+            return cls(algorithm, client, nothing, message)
         start = algorithm.init_client(client, message) if state is None else state
         adapted = algorithm.adapt(client, start, message, new=new)
         if new and tune_epochs:

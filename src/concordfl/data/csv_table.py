@@ -120,6 +120,7 @@ class _Collector:
     ) -> None:
         self._path, self._layout, self._required = path, layout, required
         self._numbers = numbers
+        self._number_columns = tuple(layout.numbers.values())
         self._x = array("f")
         self._labels: list[str] = []
         self._rows_of_targets: list[list[float]] = []  # where there are several columns
@@ -139,8 +140,11 @@ class _Collector:
             self._texts[name].append(MISSING if missing else row[index])
             if name not in self._first_texts and not missing and not is_number(row[index]):
                 self._first_texts[name] = Cell(row[index], line)
-        for name, index in self._layout.numbers.items():
-            self._x.append(self._parse(name, row[index], line))
+        numbers = self._numbers.parse_plain([row[index] for index in self._number_columns])
+        if numbers is None:  # one by one: the first that is none is to be found
+            columns = self._layout.numbers.items()
+            numbers = [self._parse(name, row[index], line) for name, index in columns]
+        self._x.extend(numbers)
 
     def _add_label(self, row: Sequence[str], line: int) -> None:
         values = {
@@ -230,6 +234,17 @@ class NumberReader:
         if self._decimal_commas and self._first_point is None and "." in text:
             self._first_point = Cell(text, line)
         return number
+
+    def parse_plain(self, texts: Sequence[str]) -> list[float] | None:
+        """All of a row's cells at once, where each is a number that needs no second look."""
+        if self._decimal_commas or "_" in "".join(texts):
+            return None
+        try:
+            numbers = list(map(float, texts))
+        except ValueError:
+            return None
+        # As no single one is larger; not so where one is missing.
+        return numbers if sum(map(abs, numbers)) <= MAX_FLOAT32 else None
 
     def note(self, text: str, line: int) -> str:
         """What `with_point` gives, where the text counts among the numbers of the file."""

@@ -19,15 +19,13 @@ from torch import Tensor
 from ..core import ClientId, DataError, Examples, Scale
 from ..core.objective import Kind
 from .arrays import Arrays, network_shape, target_rows
+from .bounds import Bounds, BoundsTable
 from .preprocessing import Preprocessing, target_type
 from .row_splits import SPLIT_NAMES
 from .text import quote
 
 POOLED = "pooled"
 QUANTILES = (0, 0.25, 0.5, 0.75, 1)  # of numbers that are predicted, as reports show them
-
-# where a client's three splits begin and end: train from the first to the second, and so on
-Bounds = tuple[int, int, int, int]
 
 
 class Splits(NamedTuple):
@@ -106,7 +104,7 @@ class Federation:
         return cls(
             x=torch.from_numpy(np.ascontiguousarray(joined.x)),
             y=torch.from_numpy(joined.y.astype(target_type(preprocessing.kind))),
-            bounds=bounds,
+            bounds=BoundsTable(bounds),
             participants=tuple(sorted(participants)),
             held_out=tuple(sorted(held_out)),
             num_classes=num_classes,

@@ -54,9 +54,12 @@ class Labels:
 
     @classmethod
     def join(cls, parts: Sequence["Labels"]) -> "Labels":
-        names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+        # Parts of one table share its names, which may be as many as the table has rows.
+        different = {id(part.names): part.names for part in parts}
+        names = tuple(dict.fromkeys(name for each in different.values() for name in each))
         numbers = {name: number for number, name in enumerate(names)}
-        index = np.concatenate([part.number(numbers) for part in parts])
+        tables = {key: _table(each, numbers) for key, each in different.items()}
+        index = np.concatenate([tables[id(part.names)].take(part.index) for part in parts])
         return cls(names, index, parts[0].columns)
 
     def take(self, rows: np.ndarray | Sequence[int]) -> "Labels":
@@ -67,8 +70,12 @@ class Labels:
 
     def number(self, numbers: Mapping[str, int]) -> np.ndarray:
         """(N,) the number that `numbers` gives to the class of each example."""
-        by_index = np.array([numbers[name] for name in self.names], dtype=np.int64)
-        return by_index.take(self.index)
+        return _table(self.names, numbers).take(self.index)
+
+
+def _table(names: Sequence[str], numbers: Mapping[str, int]) -> np.ndarray:
+    """(Y,) the number that `numbers` gives to each of the classes."""
+    return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def require_alike(columns: int, others: int, where: str, whose: str) -> None:

@@ -143,9 +143,11 @@ def read_given(path: Path) -> Given:
         if columns and feature_names(columns) != tuple(features):
             raise ValueError("its columns must be its features, got others")
     ends = np.cumsum(sizes)[:-1]
+    # One tuple for all clients: joining them looks at the names once.
+    classes, columns_of_x = tuple(names), tuple(features)
     return Given(
         tuple(
-            Samples(client, part, Labels(tuple(names), index, targets), tuple(features))
+            Samples(client, part, Labels(classes, index, targets), columns_of_x)
             for (client, _), part, index in zip(
                 clients, np.split(x, ends), np.split(y, ends), strict=True
             )

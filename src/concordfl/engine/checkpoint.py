@@ -2,22 +2,27 @@
 
     checkpoint/manifest-00000012.json     what belongs together; the newest whole one counts
     checkpoint/server-00000012.bin        all that the server holds: its state, the state of the
-                                          selected round, and what it has published
-    checkpoint/states-00000012.bin        client states; DiskStates share them between checkpoints
+                                          selected round, what it has published and to whom
+    checkpoint/states-00000012.bin        a segment of client states, with an index (`segments.py`)
 
-What no kept manifest names is deleted. A manifest is sealed, and seals the rest: the server's file
-and the records up to then by their sha256, client states by a checksum each, the settings and data
-of the run by its `identity`. If the newest checkpoint is damaged, the one before it is used.
+No size depends on the number of clients but those of states, which are only written when they have
+changed, and of the lists of who has received or missed something.
+
+What no kept manifest names is deleted. A manifest is sealed, and seals the rest: the server's file,
+the segments' indices and the records up to then by their sha256, client states by a checksum each,
+the settings and data of the run by its `identity`. If the newest checkpoint is damaged, the one
+before it is used.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired
 
 import torch
-from pydantic import InstanceOf, with_config
+from pydantic import with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -37,6 +42,7 @@ from .files import (
     SealedJson,
     make_folder,
     one_line,
+    parse_json,
     read_file,
     remove,
     sync_folder,
@@ -50,7 +56,8 @@ IDENTITY_RULES = {
     "config": "config.toml was edited since the run began",
     "data": "the run was begun with other data",
 }
-LATER_IDENTITIES = ("network",)  # which runs did not record from the beginning
+# which runs did not record from the beginning, or which may be written into their folder later
+LATER_IDENTITIES = ("network", "diagnosis")
 
 
 class Selected(NamedTuple):
@@ -101,7 +108,6 @@ class SelectedFacts(TypedDict):
 
 class PublicationFacts(TypedDict):
     size: ByteCount
-    delivered: list[InstanceOf[str]]  # ids, which need not be valid Unicode
 
 
 class TrafficFacts(TypedDict):
@@ -127,7 +133,6 @@ class Manifest(TypedDict):
     published: dict[str, PublicationFacts]
     clients: SavedClients
     traffic: TrafficFacts
-    absent: list[InstanceOf[str]]
     missing: dict[str, CountOrZero]
     failures: list[dict[str, Any]]
     void_rounds: CountOrZero
@@ -137,7 +142,7 @@ class Manifest(TypedDict):
     records: RecordsFacts
 
 
-MANIFEST = SealedJson(Manifest, format=3)
+MANIFEST = SealedJson(Manifest, format=4)
 
 
 # --- saving ---------------------------------------------------------------------------------------
@@ -174,13 +179,9 @@ def _describe(
         identity=dict(identity),
         server=server_sha256,
         selected=selected and SelectedFacts(round=selected.round, criterion=selected.criterion),
-        published={
-            name: PublicationFacts(size=size, delivered=sorted(publications.delivered[name]))
-            for name, size in publications.size.items()
-        },
+        published={name: PublicationFacts(size=size) for name, size in publications.size.items()},
         clients=clients,
         traffic=TrafficFacts(**progress.traffic.to_dict()),  # type: ignore[typeddict-item]
-        absent=sorted(progress.absent),
         missing=progress.missing,
         failures=progress.failures,
         void_rounds=progress.void_rounds,
@@ -192,19 +193,29 @@ def _describe(
 
 
 def _pack_server(progress: Progress) -> bytes:
-    published = {
-        name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        for name, data in progress.publications.data.items()
-    }
+    publications = progress.publications
+    published = {name: _to_tensor(data) for name, data in publications.data.items()}
+    delivered = {name: _pack_ids(ids) for name, ids in publications.delivered.items()}
     selected = None if progress.selected is None else progress.selected.server
     return tree.pack(
         {
             "server": progress.server,
             "selected": selected,
             "published": published,
+            "delivered": delivered,
+            "absent": _pack_ids(progress.absent),
             "momentum": progress.momentum,
         }
     )
+
+
+def _pack_ids(ids: Iterable[ClientId]) -> Tensor:
+    """As JSON: ids need not be valid Unicode."""
+    return _to_tensor(json.dumps(sorted(ids)).encode())
+
+
+def _to_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
@@ -227,7 +238,7 @@ def _clean_up(folder: Path, newest: Manifest, keep: int) -> None:
 
 def _needed_files(folder: Path, manifest: Manifest) -> list[Path]:
     round, states = manifest["round"], manifest["clients"]["states"]
-    segments = [] if states is None else states["segments"]
+    segments = [] if states is None else [each["name"] for each in states["segments"]]
     files = [_manifest_file(folder, round), _server_file(folder, round)]
     return files + [folder / segment for segment in segments]
 
@@ -293,7 +304,7 @@ def _restore(
     publications = Publications()
     for name, facts in manifest["published"].items():
         publications.publish(name, held.published[name], facts["size"])
-        publications.delivered[name] = set(facts["delivered"])
+        publications.delivered[name] = held.delivered[name]
     selected = manifest["selected"]
     if load_clients is not None:
         load_clients(folder, manifest["clients"])
@@ -302,7 +313,7 @@ def _restore(
         round=manifest["round"],
         traffic=Traffic(**manifest["traffic"]),
         publications=publications,
-        absent=set(manifest["absent"]),
+        absent=set(held.absent),
         missing=manifest["missing"],
         failures=manifest["failures"],
         void_rounds=manifest["void_rounds"],
@@ -321,6 +332,8 @@ class ServerFile(NamedTuple):
     server: Tree
     selected: Tree
     published: dict[str, bytes]
+    delivered: dict[str, frozenset[ClientId]]  # who has received what was published
+    absent: frozenset[ClientId]
     momentum: dict[str, Tree]
 
 
@@ -334,11 +347,24 @@ def _read_server(folder: Path, manifest: Manifest) -> ServerFile:
             "server": server,
             "selected": selected,
             "published": dict(published),
+            "delivered": dict(delivered),
+            "absent": absent,
             "momentum": dict(momentum),
-        } if _are_bytes(published.values()) and published.keys() == manifest["published"].keys():
+        } if (
+            _are_bytes([*published.values(), *delivered.values(), absent])
+            and published.keys() == delivered.keys() == manifest["published"].keys()
+        ):
             names = {name: value.numpy().tobytes() for name, value in published.items()}
-            return ServerFile(server, selected, names, momentum)
+            received = {name: _unpack_ids(value) for name, value in delivered.items()}
+            return ServerFile(server, selected, names, received, _unpack_ids(absent), momentum)
     raise FormatError(f"{file.name} must hold what a server holds, got another tree")
+
+
+def _unpack_ids(text: Tensor) -> frozenset[ClientId]:
+    ids = parse_json(text.numpy().tobytes())
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise FormatError("clients must be a list of texts, got another")
+    return frozenset(ids)
 
 
 def _are_bytes(values: Iterable[Tree]) -> bool:

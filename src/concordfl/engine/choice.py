@@ -12,15 +12,22 @@ from ..core import Client, SettingError
 from ..core.settings import MAX_WORKERS
 from ..data import Federation
 from .client_states import ClientStates, DiskStates, MemoryStates
-from .executors import Executor, Processes, Serial
+from .executors import Executor, Processes, Serial, Vectorized
 from .files import make_folder
 from .plan import Plan
 from .records import RunFolder
 from .setup import Setup
 from .threads import one_thread
+from .vectorized import TOLERANCE, find_obstacle
 
 MIN_SECONDS_FOR_WORKERS = 10.0  # of training: below, worker processes do not repay their start
 NUM_TRIAL_STEPS = 3
+# Of `auto`. What decides is counted and not timed, as results are those of others within a
+# tolerance only: the same settings are always computed in the same way.
+MIN_STEPS_FOR_VECTORIZED = 50_000  # of all clients in all rounds: about ten seconds one by one
+MIN_CLIENTS_FOR_VECTORIZED = 32  # of a round
+MAX_PARAMETERS_FOR_VECTORIZED = 20_000  # of a network: beyond, arithmetic is what takes the time
+MAX_WORKERS_FOR_VECTORIZED = 4  # more worker processes are faster
 OF_MAIN = "what is defined in a notebook or in the script itself"
 MAX_WINDOWS_WORKERS = 30  # Windows waits for at most 63 handles, two per worker
 
@@ -42,6 +49,8 @@ class Choice(NamedTuple):
         states = _make_states(plan, folder)
         if self.name == "serial":
             return Serial(setup, federation, states, plan.noise_seed)
+        if self.name == "vectorized":
+            return Vectorized(setup, federation, states, plan.noise_seed)
         return Processes(setup, federation, states, plan.noise_seed, workers=self.workers)
 
 
@@ -53,8 +62,9 @@ def available_cores() -> int:
 
 
 def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
-    """The executor asked for; `auto` takes worker processes where the work repays their start."""
-    device = setup.model.device
+    """The executor asked for; `auto` computes small dense networks together, and takes worker
+    processes where the work repays their start.
+    """
     workers = plan.workers or available_cores()
     if sys.platform == "win32":
         workers = min(workers, MAX_WINDOWS_WORKERS)
@@ -62,17 +72,72 @@ def choose(setup: Setup, federation: Federation, plan: Plan) -> Choice:
         raise SettingError(f"run.ray_address needs run.executor = 'ray', got {plan.executor!r}")
     if plan.executor == "serial":
         return Choice("serial", 1, "asked for")
+    if plan.executor == "vectorized":
+        _require_vectorizable(setup, federation)
+        return Choice("vectorized", 1, _says_tolerance("asked for"))
     if plan.executor == "processes":
         _require_cpu(setup, "processes")
         _require_sendable(setup)
         return Choice("processes", workers, "asked for")
     if plan.executor == "ray":
         return _choose_ray(setup, plan, workers)
+    return _choose_by_itself(setup, federation, plan, workers)
+
+
+def _choose_by_itself(setup: Setup, federation: Federation, plan: Plan, workers: int) -> Choice:
+    """The choice of `auto`."""
+    device = setup.model.device
     if device.type != "cpu":
         return Choice("serial", 1, f"device is {device}")
+    if _gains_by_vectorizing(setup, federation, plan, workers):
+        clients, size = plan.cohort_size(len(federation.population)), setup.model.num_parameters
+        reason = f"{clients} clients a round with dense networks of {size} parameters"
+        return Choice("vectorized", 1, _says_tolerance(reason))
     if workers == 1:
         return Choice("serial", 1, "one core")
     return _choose_by_work(setup, federation, plan, workers)
+
+
+def _gains_by_vectorizing(setup: Setup, federation: Federation, plan: Plan, workers: int) -> bool:
+    """Whether `auto` computes blocks of clients together."""
+    population = len(federation.population)
+    return (
+        _vectorizes(setup)
+        and workers <= MAX_WORKERS_FOR_VECTORIZED
+        and population > 1
+        and plan.cohort_size(population) >= MIN_CLIENTS_FOR_VECTORIZED
+        and setup.model.num_parameters <= MAX_PARAMETERS_FOR_VECTORIZED
+        and count_steps(setup, federation, plan) >= MIN_STEPS_FOR_VECTORIZED
+        and _obstacle_to_vectorizing(setup, federation) is None
+    )
+
+
+def _vectorizes(setup: Setup) -> bool:
+    """A class that inherits from a method may train on another loss: it must say so itself."""
+    return bool(vars(type(setup.algorithm)).get("vectorizes", False))
+
+
+def _obstacle_to_vectorizing(setup: Setup, federation: Federation) -> str | None:
+    example = federation.splits(federation.participants[0]).train.inputs(slice(0, 1))
+    return find_obstacle(setup.model, example)
+
+
+def _require_vectorizable(setup: Setup, federation: Federation) -> None:
+    if not _vectorizes(setup):
+        raise SettingError(
+            "run.executor = 'vectorized' is for methods whose clients train by `fit` on their own "
+            f"loss, and say so, got {type(setup.algorithm).__name__}: 'auto' takes another"
+        )
+    obstacle = _obstacle_to_vectorizing(setup, federation)
+    if obstacle is not None:
+        raise SettingError(
+            f"run.executor = 'vectorized' is for networks of dense layers, got {obstacle}: 'auto' "
+            "takes another"
+        )
+
+
+def _says_tolerance(reason: str) -> str:
+    return f"{reason}, computed together: within {TOLERANCE:g} of one by one"
 
 
 def _choose_by_work(setup: Setup, federation: Federation, plan: Plan, workers: int) -> Choice:
@@ -179,6 +244,12 @@ def estimate_seconds(setup: Setup, federation: Federation, plan: Plan) -> float:
         began = time.perf_counter()
         client.fit(start, steps=NUM_TRIAL_STEPS)
         per_step = (time.perf_counter() - began) / NUM_TRIAL_STEPS
+    return per_step * count_steps(setup, federation, plan)
+
+
+def count_steps(setup: Setup, federation: Federation, plan: Plan) -> float:
+    """Mini-batches of all clients in all rounds, if every client trains one network."""
+    ids, training = federation.participants, setup.training
     steps = sum(-(-federation.size(id) // training.batch_size) for id in ids)
     share = plan.cohort_size(len(ids)) / len(ids)
-    return per_step * steps * training.epochs * plan.rounds * share
+    return steps * training.epochs * plan.rounds * share

@@ -2,40 +2,30 @@
 
 A step reads the state of the last committed round and writes a pending one; later steps of the same
 round see the pending one; `commit` makes all pending states count together. States are packed
-trees. On disk they lie in segments, files of many states each, named for the round in which they
-were begun. `save` describes where each client's state lies; a checkpoint's manifest keeps that
-description, and what no manifest names is ignored.
+trees. On disk they lie in segments (`segments.py`), to which `save` adds those that have changed
+since the last one. It names the segments; a checkpoint's manifest keeps these names, and what no
+manifest names is ignored.
 """
 
 import hashlib
-import os
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, NamedTuple, NotRequired
+from typing import NotRequired
 
-from annotated_types import Len
-from pydantic import InstanceOf, NonNegativeInt, StringConstraints, with_config
+from pydantic import InstanceOf, NonNegativeInt, with_config
 from typing_extensions import TypedDict
 
-from ..core import CheckpointError, ClientId, FormatError
-from .files import open_file, remove
-
-MAX_SEGMENTS = 8  # of DiskStates; beyond, the next save writes all states into one segment
-
-SegmentName = Annotated[str, StringConstraints(pattern=r"^states-[0-9]{8,12}\.bin$")]
-FourNumbers = Annotated[list[NonNegativeInt], Len(4, 4)]
+from ..core import ClientId
+from .segments import Locations, SavedSegment, SegmentLog, read_state, read_states, segment_number
 
 
 @with_config(extra="forbid")
 class SavedStates(TypedDict):
     """Where all clients' states lie, as a manifest keeps it."""
 
-    segments: list[SegmentName]
-    # number of the segment, offset, length, crc32; InstanceOf: ids need not be valid Unicode
-    clients: dict[InstanceOf[str], FourNumbers]
+    segments: list[SavedSegment]
 
 
 @with_config(extra="forbid")
@@ -62,18 +52,6 @@ class SavedClients(TypedDict):
 NO_CLIENTS = SavedClients(secret=None, states=None)
 
 
-class StateLocation(NamedTuple):
-    """Where a packed state lies."""
-
-    segment: str
-    offset: int
-    length: int
-    crc: int
-
-
-Locations = dict[ClientId, StateLocation]
-
-
 class ClientStates(ABC):
     """Committed states by client, and the pending ones of the round that is going on."""
 
@@ -95,7 +73,7 @@ class ClientStates(ABC):
 
     @abstractmethod
     def save(self, folder: Path, round: int) -> SavedStates:
-        """Bring all committed states to disk; where each of them lies."""
+        """Bring all committed states to disk; where they lie."""
 
     @abstractmethod
     def load(self, folder: Path, saved: SavedStates) -> None:
@@ -115,13 +93,19 @@ class ClientStates(ABC):
 
 
 class MemoryStates(ClientStates):
-    """States in memory; only `save` touches the disk, and writes all of them into a new segment, so
-    that no checkpoint depends on a file of another.
+    """States in memory; only `save` touches the disk.
+
+    Saves take turns in two logs: a save writes what has changed since the last but one, and shares
+    no file with the last one, so that a damaged file damages one of two successive checkpoints.
     """
 
     def __init__(self) -> None:
         self._committed: dict[ClientId, bytes] = {}
         self._pending: dict[ClientId, bytes] = {}
+        # Both are the log whose turn it is, and then the other one's.
+        self._logs = [SegmentLog(), SegmentLog()]
+        self._unsaved: list[set[ClientId]] = [set(), set()]  # whose state the log does not have
+        self._number = 0  # of the newest segment
 
     def get(self, id: ClientId) -> bytes | None:
         return self._pending.get(id, self._committed.get(id))
@@ -131,22 +115,35 @@ class MemoryStates(ClientStates):
 
     def commit(self) -> None:
         self._committed |= self._pending
+        for unsaved in self._unsaved:
+            unsaved.update(self._pending)
         self._pending = {}
 
     def discard(self) -> None:
         self._pending = {}
 
     def save(self, folder: Path, round: int) -> SavedStates:
-        if not self._committed:
-            return describe({})
-        segment = Segment(folder, round)
-        locations = segment.append((id, self._committed[id]) for id in self.ids())
-        segment.sync()
-        return describe(locations)
+        log = self._logs[0]
+        # Its files are gone where the last checkpoint but one was not kept.
+        unsaved = self._unsaved[0] | log.forget_lost(folder)
+        self._number = max(round, self._number + 1)  # never that of a segment of the other log
+        if unsaved:
+            states = ((id, self._committed[id]) for id in sorted(unsaved))
+            log.keep(log.append(folder, states, self._number))
+        segments = log.seal(folder, self._read, self._number)
+        self._logs.reverse()
+        self._unsaved = [self._unsaved[1], set()]
+        return SavedStates(segments=segments)
+
+    def _read(self, locations: Locations) -> Iterator[tuple[ClientId, bytes]]:
+        return ((id, self._committed[id]) for id in sorted(locations))
 
     def load(self, folder: Path, saved: SavedStates) -> None:
-        self._committed = dict(read_states(folder, locate(saved)))
+        log = SegmentLog.load(folder, saved["segments"])
+        self._committed = dict(read_states(folder, log.locations))
         self._pending = {}
+        self._logs, self._unsaved = [SegmentLog(), log], [set(self._committed), set()]
+        self._number = newest_number(saved)
 
     def ids(self) -> list[ClientId]:
         return sorted(self._committed)
@@ -155,134 +152,47 @@ class MemoryStates(ClientStates):
 class DiskStates(ClientStates):
     """States in segments from the start: memory holds only where they lie.
 
-    A state is written once, when it changes, so checkpoints share the segments of states that did
-    not change between them: a damaged segment damages all checkpoints that need it.
+    A state is written when it changes, and moved a few times at most, so checkpoints share the
+    segments of states that did not change between them: a damaged segment damages all checkpoints
+    that need it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._committed: Locations = {}
+        self._log = SegmentLog()
         self._pending: Locations = {}
-        self._segment: Segment | None = None  # the one that is being written
-        self._next_round = 0  # names the next segment
+        self._number = 0  # of the next segment
 
     def get(self, id: ClientId) -> bytes | None:
-        location = self._pending.get(id, self._committed.get(id))
+        location = self._pending.get(id, self._log.locations.get(id))
         return None if location is None else read_state(self._folder, location, id)
 
     def put(self, id: ClientId, state: bytes) -> None:
-        if self._segment is None:
-            self._segment = Segment(self._folder, self._next_round)
-        self._pending |= self._segment.append([(id, state)])
+        self._pending |= self._log.append(self._folder, [(id, state)], self._number)
 
     def commit(self) -> None:
-        self._committed |= self._pending
+        self._log.keep(self._pending)
         self._pending = {}
 
     def discard(self) -> None:
         self._pending = {}
 
     def save(self, folder: Path, round: int) -> SavedStates:
-        if len({location.segment for location in self._committed.values()}) >= MAX_SEGMENTS:
-            # Read all before anything is moved: a location is only valid together with its segment.
-            for id in self.ids():
-                self.put(id, self.get(id) or b"")
-            self.commit()
-        if self._segment is not None:
-            self._segment.sync()
-            self._segment = None
-        self._next_round = round + 1
-        return describe(self._committed)
+        segments = self._log.seal(folder, partial(read_states, folder), self._number)
+        self._number = round + 1
+        return SavedStates(segments=segments)
 
     def load(self, folder: Path, saved: SavedStates) -> None:
-        locations = locate(saved)
-        for _ in read_states(folder, locations):
+        log = SegmentLog.load(folder, saved["segments"])
+        for _ in read_states(folder, log.locations):
             pass  # only to notice a damaged one now
-        self._committed, self._pending, self._segment = locations, {}, None
-        self._next_round = 1 + max(map(segment_round, saved["segments"]), default=-1)
+        self._log, self._pending = log, {}
+        self._number = newest_number(saved) + 1
 
     def ids(self) -> list[ClientId]:
-        return sorted(self._committed)
+        return sorted(self._log.locations)
 
 
-# --- segments -------------------------------------------------------------------------------------
-
-
-class Segment:
-    """A file of many packed states, being written.
-
-    What was appended is on disk for good after `sync`.
-    """
-
-    def __init__(self, folder: Path, round: int) -> None:
-        self.name = f"states-{round:08d}.bin"
-        self._path = folder / self.name
-        self._end = 0
-        remove(self._path)  # a killed run may have left one, which no whole checkpoint needs
-        with open_file(self._path, "xb"):
-            pass
-
-    def append(self, states: Iterable[tuple[ClientId, bytes]]) -> Locations:
-        """Where the states lie now."""
-        locations = {}
-        with open_file(self._path, "ab") as file:
-            for id, state in states:
-                file.write(state)
-                locations[id] = StateLocation(self.name, self._end, len(state), zlib.crc32(state))
-                self._end += len(state)
-        return locations
-
-    def sync(self) -> None:
-        with open_file(self._path, "ab") as file:
-            os.fsync(file.fileno())
-
-
-def segment_round(name: str) -> int:
-    return int(name.removeprefix("states-").removesuffix(".bin"))
-
-
-def describe(locations: Mapping[ClientId, StateLocation]) -> SavedStates:
-    segments = sorted({location.segment for location in locations.values()})
-    number = {name: index for index, name in enumerate(segments)}
-    clients = {
-        id: [number[segment], offset, length, crc]
-        for id, (segment, offset, length, crc) in locations.items()
-    }
-    return SavedStates(segments=segments, clients=clients)
-
-
-def locate(saved: SavedStates) -> Locations:
-    """What `describe` has described."""
-    segments = saved["segments"]
-    for id, (number, *_) in saved["clients"].items():
-        if number >= len(segments):
-            raise FormatError(f"the state of client {id!r} lies in segment {number}, got no such")
-    return {
-        id: StateLocation(segments[number], offset, length, crc)
-        for id, (number, offset, length, crc) in saved["clients"].items()
-    }
-
-
-def read_state(folder: Path, location: StateLocation, id: ClientId) -> bytes:
-    ((_, state),) = read_states(folder, {id: location})
-    return state
-
-
-def read_states(folder: Path, locations: Locations) -> Iterator[tuple[ClientId, bytes]]:
-    """All states, segment by segment; one that is damaged is refused."""
-    ordered = sorted(locations.items(), key=lambda item: item[1][:2])
-    for segment, items in groupby(ordered, key=lambda item: item[1].segment):
-        with open_file(folder / segment, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            for id, location in items:
-                yield id, _read(file, size, location, id)
-
-
-def _read(file: IO[bytes], size: int, location: StateLocation, id: ClientId) -> bytes:
-    # The size first: nobody can read, or make room for, more than there is.
-    if location.offset + location.length <= size:
-        file.seek(location.offset)
-        state = file.read(location.length)
-        if zlib.crc32(state) == location.crc:
-            return state
-    raise CheckpointError(f"the state of client {id!r} in {location.segment} is damaged")
+def newest_number(saved: SavedStates) -> int:
+    """Of the segments; -1 where there are none."""
+    return max((segment_number(segment["name"]) for segment in saved["segments"]), default=-1)

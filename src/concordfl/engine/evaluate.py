@@ -44,6 +44,8 @@ def evaluate(
 ) -> Tree:
     """Scores on the splits that `options` names, and what is worth knowing of the client."""
     new = options["new"]
+    if new and not client.size and algorithm.unadapted(client, message) is None:
+        return {"scores": {}, "inspect": {}}  # there is nothing that it could predict with
     predictor = Predictor.prepare(
         algorithm, client, state, message, new=new, tune_epochs=options["tune_epochs"]
     )

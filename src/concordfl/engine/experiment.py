@@ -333,10 +333,11 @@ class Experiment:
 
     def sample(self, turn: Turn, progress: Progress) -> tuple[ClientId, ...]:
         """The clients of a round: who has missed a stage that training builds on is left out."""
-        population = self.roster.population
+        present = self.roster.population
         if turn.stage.everyone:
-            return population
-        present = [id for id in population if id not in progress.absent] or population
+            return present
+        if progress.absent:
+            present = tuple(id for id in present if id not in progress.absent) or present
         key = Key(self.plan.seed, "cohort", turn.stage_round)
         return sampling.sample(present, self.cohort_size, key)
 

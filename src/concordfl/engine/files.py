@@ -237,10 +237,13 @@ class SealedJson(Generic[Content]):
         return TypeAdapter(self.schema)
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        write_atomically(path, self.seal(content), durable=self.durable)
+
+    def seal(self, content: Mapping[str, Any]) -> str:
+        """The text of such a file."""
         body = json.loads(to_json({"format": self.format, **content}))
         check_schema(self._adapter, _without_frame(body))
-        sealed = to_json({**body, "sha256": _digest(body)}, self.indent) + "\n"
-        write_atomically(path, sealed, durable=self.durable)
+        return to_json({**body, "sha256": _digest(body)}, self.indent) + "\n"
 
     def read(self, path: Path) -> Content | None:
         """What was written to `path`, without format and sha256; None where there is no file."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from ..core import (
+    Aggregation,
     Client,
     ClientId,
     ClientStepError,
@@ -51,6 +52,37 @@ class Reply(NamedTuple):
     state: bytes | None  # packed; None where it has not changed
 
 
+class Collected:
+    """What has come of an order so far."""
+
+    def __init__(self, order: Order, aggregation: Aggregation) -> None:
+        self.first: Tree = None  # of the replies that are added: the others must fit it
+        self._is_total = order.wanted == "total"
+        self._total = TreeSum(len(order.clients), aggregation.add)
+        self._replies: dict[ClientId, Tree] = {}
+        self._sent: dict[ClientId, int] = {}
+        self._missing: dict[ClientId, Missing] = {}
+
+    def put(self, index: int, id: ClientId, reply: Reply | Missing) -> None:
+        """Take the reply of the client at `index` of the order."""
+        if isinstance(reply, Missing):
+            self._missing[id] = reply
+            self._total.put(index, NOTHING)
+            return
+        self._sent[id] = tree.num_bytes(reply.value)
+        if self._is_total:
+            self.first = reply.value if self.first is None else self.first
+            self._total.put(index, reply.value)
+        else:
+            self._replies[id] = reply.value
+
+    def outcome(self) -> Outcome:
+        value: Tree = self._replies
+        if self._is_total:
+            value = self._total.value if self._sent else None
+        return Outcome(value, self._sent, self._missing)
+
+
 class Node:
     """The clients of one process: they share a resident model and what was published."""
 
@@ -75,27 +107,14 @@ class Node:
 
     def perform(self, order: Order) -> Outcome:
         """Do the order for its clients, one after the other."""
-        total = TreeSum(len(order.clients), self._setup.aggregation.add)
-        replies: dict[ClientId, Tree] = {}
-        sent: dict[ClientId, int] = {}
-        missing: dict[ClientId, Missing] = {}
-        dropped, first = frozenset(order.dropped), None
+        found = Collected(order, self._setup.aggregation)
+        dropped = frozenset(order.dropped)
         for index, id in enumerate(order.clients):
-            reply = Missing(DROPPED_OUT) if id in dropped else self._try(order, id, first)
-            if isinstance(reply, Missing):
-                missing[id] = reply
-                total.put(index, NOTHING)
-                continue
-            sent[id] = tree.num_bytes(reply.value)
-            if reply.state is not None:
+            reply = Missing(DROPPED_OUT) if id in dropped else self._try(order, id, found.first)
+            if isinstance(reply, Reply) and reply.state is not None:
                 self._states.put(id, reply.state)
-            if order.wanted == "total":
-                first = reply.value if first is None else first
-                total.put(index, reply.value)
-            else:
-                replies[id] = reply.value
-        value = replies if order.wanted == "replies" else total.value if sent else None
-        return Outcome(value, sent, missing)
+            found.put(index, id, reply)
+        return found.outcome()
 
     def publish(self, name: str, data: bytes) -> None:
         """Take what the server gives every client for good."""
@@ -124,14 +143,21 @@ class Node:
         try:
             reply = self._perform_one(order, id, state)
             if first is not None and isinstance(reply, Reply):
-                _require_fit(reply.value, first)
+                require_fit(reply.value, first)
             return reply
         except Exception as error:
-            kind = type(error).__name__
-            what = f"{kind}: {error}"[:MAX_DETAIL_CHARACTERS] if self._explains else kind
-            if self._setup.on_error == "skip":
-                return Missing(FAILED, what)
-            raise ClientStepError(f"client {id!r}, {order.where}: {what}") from error
+            return self._fail(order, id, error)
+        finally:
+            if not self.remembers(id):  # else an entry for everybody who was ever asked
+                self._memos.pop(id, None)
+
+    def _fail(self, order: Order, id: ClientId, error: Exception) -> Missing:
+        """What becomes of a client whose step has failed: the end of the run, or it is missing."""
+        kind = type(error).__name__
+        what = f"{kind}: {error}"[:MAX_DETAIL_CHARACTERS] if self._explains else kind
+        if self._setup.on_error == "skip":
+            return Missing(FAILED, what)
+        raise ClientStepError(f"client {id!r}, {order.where}: {what}") from error
 
     def _perform_one(self, order: Order, id: ClientId, packed: bytes | None) -> Reply | Missing:
         state = None if packed is None else tree.unpack(packed)
@@ -192,7 +218,7 @@ class Node:
         return self._published[name]
 
 
-def _require_fit(reply: Tree, first: Tree) -> None:
+def require_fit(reply: Tree, first: Tree) -> None:
     """Refuse a reply that cannot be added to the first one."""
     ours, theirs = tree.flatten(reply), tree.flatten(first)
     for name in ours.keys() & theirs.keys():

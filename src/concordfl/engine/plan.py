@@ -39,7 +39,7 @@ class Plan(Settings):
     on_error: Literal["stop", "skip"] = "stop"
     # makes privacy noise repeatable; left out, it comes from a secret kept with clients' states
     noise_seed: Seed | None = None
-    executor: Literal["auto", "serial", "processes", "ray"] = "auto"
+    executor: Literal["auto", "serial", "vectorized", "processes", "ray"] = "auto"
     workers: WorkerCount | None = None  # for processes and ray; by default one per core
     # of a Ray cluster that this machine is part of, HOST:PORT or "auto"; left out, ray starts one
     ray_address: str | None = None

@@ -2,6 +2,7 @@
 
 config.toml                         the settings of the run
 examples.npz                        the examples, of a run that was given them in Python
+diagnosis.json                      how clients differ, of a run whose method `auto` has chosen
 federation.json                     who takes part
 refused.json                        why it could not begin with the clients that were there
 executor.json                       how it is run: executor, workers, device
@@ -72,11 +73,12 @@ RECORD_FORMAT = 1
 MODEL_FORMAT = 1
 PROGRESS_FILE = "progress.json"
 REFUSAL_FILE = "refused.json"
+DIAGNOSIS_FILE = "diagnosis.json"
 RECEIVED_FILE = "received.safetensors"
 # what is written before the first round is played
 BEFORE_FIRST_ROUND = (
     *("config.toml", EXAMPLES_FILE, "federation.json", "executor.json", PROGRESS_FILE),
-    REFUSAL_FILE,
+    *(REFUSAL_FILE, DIAGNOSIS_FILE),
 )
 
 
@@ -132,6 +134,18 @@ class WarningFacts(TypedDict):
 
 
 @with_config(extra="allow")
+class AutoFacts(TypedDict):
+    """How `auto` has chosen the method of a run."""
+
+    purpose: str
+    method: str
+    settings: dict[str, Any]
+    because: str
+    passed_over: list[str]
+    found: list[str]  # what was diagnosed, in sentences
+
+
+@with_config(extra="allow")
 class Summary(TypedDict):
     """What readers of `summary.json` rely on; it holds more."""
 
@@ -158,6 +172,7 @@ class Summary(TypedDict):
     damaged_checkpoints: list[str]
     warnings: NotRequired[list[WarningFacts]]  # results from before they were found have none
     group_sizes: NotRequired[list[CountOrZero] | None]
+    auto: NotRequired[AutoFacts]
     versions: dict[str, str]
     records_sha256: str  # of records.jsonl
 
@@ -181,7 +196,7 @@ class RefusalFacts(TypedDict):
 
 
 class ExecutorChoice(TypedDict):
-    name: Literal["serial", "processes", "ray", "flower"]
+    name: Literal["serial", "vectorized", "processes", "ray", "flower"]
     workers: WorkerCount
     reason: str
     device: Literal["cpu", "cuda", "mps"]
@@ -233,6 +248,11 @@ class RunFolder:
         self.records_file = path / "records.jsonl"
         self._lock = FileLock(path / ".lock")
         self._sign = Sign(path)
+
+    @staticmethod
+    def require_new(path: Path) -> None:
+        """Refuse a folder that `create` would refuse, before any work is done."""
+        _read_leftovers(path)
 
     @classmethod
     def create(
@@ -299,6 +319,11 @@ class RunFolder:
     def config_digest(self) -> str:
         """sha256 of the settings as they stand in the folder."""
         return hashlib.sha256(read_file(self.path / "config.toml")).hexdigest()
+
+    def diagnosis_digest(self) -> dict[str, str]:
+        """sha256 of the diagnosis that the run's method was chosen by; empty without one."""
+        file = self.path / DIAGNOSIS_FILE
+        return {"diagnosis": hashlib.sha256(read_file(file)).hexdigest()} if file.exists() else {}
 
     def write_executor(self, choice: Mapping[str, Any]) -> None:
         """A resumed run goes on with the executor, and on the device, that it began with."""
@@ -469,10 +494,13 @@ class RunFolder:
     def write_client_state(self, id: ClientId, state: bytes) -> None:
         """A client's personal part, a safetensors file too: what that client deploys beside the
         model. It carries the client's id and a sha256 as metadata.
+
+        It is not forced to disk, which would take minutes for many clients: the last checkpoint has
+        it too.
         """
         file = self._client_state_file(id)
         make_folder(file.parent)
-        write_atomically(file, seal_client_tree(id, state))
+        write_atomically(file, seal_client_tree(id, state), durable=False)
 
     def read_client_state(self, id: ClientId) -> Tree:
         """A client's personal part; None where it has none."""

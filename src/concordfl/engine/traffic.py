@@ -41,26 +41,27 @@ class Publications:
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self.size: dict[str, int] = {}
-        self.delivered: dict[str, set[ClientId]] = {}
+        self.delivered: dict[str, frozenset[ClientId]] = {}
 
     def copy(self) -> "Publications":
         other = Publications()
         other.data, other.size = dict(self.data), dict(self.size)
-        other.delivered = {name: set(ids) for name, ids in self.delivered.items()}
+        other.delivered = dict(self.delivered)
         return other
 
     def publish(self, name: str, data: bytes, size: int) -> bool:
         """Take `data`; False where the very same is out already, which costs nothing again."""
         if self.data.get(name) == data:
             return False
-        self.data[name], self.size[name], self.delivered[name] = data, size, set()
+        self.data[name], self.size[name], self.delivered[name] = data, size, frozenset()
         return True
 
     def deliver(self, ids: Iterable[ClientId]) -> int:
         """Bytes that go down to `ids` for what they have not yet received."""
         total = 0
         for name, received in self.delivered.items():
-            new = set(ids) - received
-            received.update(new)
+            new = frozenset(ids) - received
+            if new:
+                self.delivered[name] = received | new
             total += self.size[name] * len(new)
         return total

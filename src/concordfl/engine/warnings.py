@@ -63,6 +63,7 @@ def find(facts: Facts) -> list[WarningFacts]:
         *_still_improving(facts),
         *_rounds(facts),
         *_without_effect(facts),
+        *_new_unserved(facts),
         *_never_asked(facts),
     ]
     return [WarningFacts(kind=kind, text=text) for kind, text in found]
@@ -307,6 +308,18 @@ def _without_effect(facts: Facts) -> Findings:
         reason = f"{facts.name} has a rule of its own for new clients"
     if reason is not None:
         yield "no-effect", f"run.tune_new = {plan.tune_new} changes nothing: {reason}"
+
+
+def _new_unserved(facts: Facts) -> Findings:
+    """Held-out clients that no figure is about, although the method serves new clients."""
+    expected = facts.experiment.roster.held_out and facts.algorithm.accepts_new_clients
+    if expected and facts.records and not facts.records[-1].get("global"):
+        yield (
+            "new-clients",
+            f"there are no figures of new clients: {facts.name} needs examples of theirs to adapt "
+            "to (scenario.adapt_share, the training share of scenario.hold_out_split), and others "
+            "to be tested on",
+        )
 
 
 def _never_asked(facts: Facts) -> Findings:

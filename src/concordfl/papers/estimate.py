@@ -39,8 +39,18 @@ def _plain_seconds(settings: Config) -> float:
 
 
 def times_fedavg(algorithm: Algorithm) -> float:
-    """How many times a round of FedAvg a round takes, by what the method says of itself."""
-    cost = algorithm.about.cost.removeprefix("about ").split(",")[0]
-    if cost.replace(".", "").isdigit():
-        return float(cost)
+    """How many times a round of FedAvg a round of its first stage takes."""
+    return times_fedavg_by_stage(algorithm)[0]
+
+
+def times_fedavg_by_stage(algorithm: Algorithm) -> list[float]:
+    """By what the method says of itself: "about 1.5", "K", or "1, then 0" of two stages."""
+    return [_times(part, algorithm) for part in algorithm.about.cost.split(", then ")]
+
+
+def _times(claim: str, algorithm: Algorithm) -> float:
+    """A number, or the value of the setting that a letter stands for."""
+    number = claim.removeprefix("about ")
+    if number.replace(".", "").isdigit():
+        return float(number)
     return float(next((getattr(algorithm, name) for name in TIMES if hasattr(algorithm, name)), 1))

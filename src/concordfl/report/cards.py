@@ -38,6 +38,7 @@ def clients(runs: Runs) -> Clients | None:
         "label_shares": shares if first.classes else [],
         "apart": _apart(facts, shares, first.classes),
         "verdict": _verdicts(runs, ids, first.task),
+        "diagnosed": _diagnosed(runs, ids, first.task),
         "runs": [
             _of_run(runs, run, ids) for run in runs.all if run.rows and run.task == first.task
         ],
@@ -163,3 +164,23 @@ def _verdict(own: float | None, usual: np.ndarray, run: Run) -> str:
         f"{which} to {run.name}: its test examples are more likely than those of {below:.0%} of "
         "the participants."
     )
+
+
+def _diagnosed(runs: Runs, ids: Sequence[ClientId], task: str) -> list[str]:
+    """What the first diagnosis of these data says of every client."""
+    contents = [run.diagnosis for run in runs.all if run.task == task and run.diagnosis]
+    lines = contents[0]["clients"] if contents else {}
+    return [_diagnosis_of(lines[id], contents[0]) if id in lines else "" for id in ids]
+
+
+def _diagnosis_of(line: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    parts = []
+    if content["questions"]["concept"]["differs"]:
+        parts.append(f"concept group {line['group']}, {line['sure']:.0%} sure")
+    parts.append(f"{line['label_distance']:.0%} of its labels away from those of all")
+    if line["features_p"] <= LEVEL:
+        parts.append(
+            f"its inputs stand out (p = {line['features_p']:.2g}), mostly in "
+            f"{', '.join(line['top_features'])}"
+        )
+    return f"Diagnosed: {'; '.join(parts)}."

@@ -109,6 +109,7 @@ class Clients(TypedDict):
     label_shares: Sequence[Sequence[float]]  # of training examples, by client
     apart: Sequence[str]  # what sets it apart, in a sentence
     verdict: Sequence[str]  # whether it is familiar or novel, in a sentence; "" where nothing tells
+    diagnosed: Sequence[str]  # what `diagnose` says of it; "" where it says nothing
     runs: Sequence[ClientsOfRun]
     criterion: str  # the name of the scores
     is_share: bool  # scores are shares, and shown in percent

@@ -28,7 +28,7 @@ class Series(TypedDict):
     name: str
     x: Sequence[Any]
     y: Sequence[float | None]
-    spread: NotRequired[Sequence[float]]  # deviations on both sides of `y`, of lines
+    spread: NotRequired[Sequence[float]]  # deviations on both sides of `y`, of lines and bars
     names: NotRequired[Sequence[str]]  # of points, told where one of them is pointed at
 
 
@@ -118,7 +118,7 @@ def _bars(axes: "Axes", panel: Panel) -> None:
     for number, series in enumerate(panel["series"]):
         x, y = _known(series)
         places = [names.index(str(one)) + (number + 0.5) * width - 0.4 for one in x]
-        axes.bar(places, y, width, label=literal(series["name"]))
+        axes.bar(places, y, width, yerr=series.get("spread"), label=literal(series["name"]))
     axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=30, ha="right")
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, panel)

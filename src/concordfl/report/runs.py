@@ -43,6 +43,7 @@ class Run:
     config: str = ""
     command: str = ""
     portrait: Portrait = Portrait()
+    diagnosis: Mapping[str, Any] | None = None  # what diagnosis.json holds of its clients
 
     @property
     def name(self) -> str:

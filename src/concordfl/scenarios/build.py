@@ -109,10 +109,11 @@ def build_federation(
     participants = [id for id in assignment.indices if id not in set_aside]
     train = [clients[id][0].train for id in sorted(participants)]
     preprocessing = _preprocessing(data, train, standardise=standardise)
-    prepared = {
-        id: {start: splits.map(preprocessing.standardise) for start, splits in phases.items()}
-        for id, phases in clients.items()
-    }
+    del train
+    prepared: dict[ClientId, Phases] = {}
+    for id in list(clients):  # one by one, so that there are never two copies of all
+        phases = clients.pop(id).items()
+        prepared[id] = {start: splits.map(preprocessing.standardise) for start, splits in phases}
     federation = Federation.build(
         {id: prepared[id][0] for id in participants},
         {id: prepared[id][0] for id in held_out_ids},
@@ -339,12 +340,13 @@ def _true_groups(
     """The true group of every client, by the kind of difference."""
     by_client = (each.shift.family for each in shifts if each.shift.share_of == "clients")
     families = tuple(dict.fromkeys((*by_client, CONCEPT)))
-    groups = {
-        id: {family: _true_group(own_shifts, family) for family in families}
-        for id, own_shifts in chosen.items()
-    }
-    for id, group in assignment.groups.items():
-        groups[id]["partition"] = group
+    alike: dict[tuple[str, ...], dict[str, str]] = {}  # one object for all clients that are
+    groups = {}
+    for id, own_shifts in chosen.items():
+        group = {family: _true_group(own_shifts, family) for family in families}
+        if id in assignment.groups:
+            group["partition"] = assignment.groups[id]
+        groups[id] = alike.setdefault((*group, *group.values()), group)
     return groups
 
 

@@ -28,7 +28,8 @@ from ..data.memory import Memory
 
 Cells = dict[tuple[str, int], Config]  # by row of the table and seed
 
-# Settings of [run] that say how a result is computed and do not change it.
+# Settings of [run] that say how a result is computed and do not change it, or not beyond what an
+# executor states; a kept result says which one it was.
 HOW_COMPUTED = (
     "executor",
     "workers",
@@ -65,6 +66,8 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "objective.likelihood": "gaussian",
     "objective.deviation": 0.5,
     "algorithm.adapt_steps": 200,  # of FedGMM
+    "algorithm.skip_below": 0.0,  # of FedEM, FedConceptEM, FedGMM and FedSoft, and the next
+    "algorithm.recheck_every": 10,
     "data.directions": "uniform",  # of synthetic-mixture
     "data.pool_test": False,
     "data.copies": 1,

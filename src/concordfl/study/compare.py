@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from .. import assemble, runner
-from ..by_name import algorithm_name
+from ..by_name import algorithm_name, require_method
 from ..config import Config, own_code, read_table
 from ..core import ANY_KIND, SettingError
 from ..core.settings import nearest, received
@@ -138,6 +138,8 @@ def compare(
     Results that took long, or longer than `keep_from` seconds, are added to those beside the run
     file `keep_beside`.
     """
+    for settings in cells.values():
+        require_method(settings.algorithm)
     worth_keeping = WORTH_KEEPING_SECONDS if keep_from is None else keep_from
     hasher = hasher or ConfigHasher()
     known = {} if kept is None else kept.results

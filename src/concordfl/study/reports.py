@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from ..config import read_table
 from ..core import ConcordError, SettingError
 from ..deploy.finished import FinishedRun
+from ..diagnosis.run import load_diagnosis
 from ..engine.files import write_atomically
-from ..engine.records import RunFolder
+from ..engine.records import DIAGNOSIS_FILE, RunFolder
 from ..report import make, page
 from ..report.document import Document
 from ..report.runs import Portrait, Rows, Run, Runs
@@ -28,8 +29,16 @@ class Gathered(NamedTuple):
 
 
 def of_folders(folders: Sequence[Path], *, trust: bool = False) -> Gathered:
-    """The finished runs in some folders, each a run's or one that holds several."""
-    found = [run for folder in folders for run in _run_folders(folder)]
+    """The finished runs in some folders, each a run's or one that holds several. Beside them may
+    stand the folder of a diagnosis, for runs that have none of their own.
+    """
+    diagnosed = [folder for folder in folders if _is_diagnosis(folder)]
+    if len(diagnosed) > 1:
+        raise SettingError(
+            f"a report has one diagnosis beside its runs, got {', '.join(map(str, diagnosed))}"
+        )
+    beside = load_diagnosis(diagnosed[0]).content if diagnosed else None
+    found = [run for folder in folders if folder not in diagnosed for run in _run_folders(folder)]
     finished = [path for path in found if (path / "summary.json").is_file()]
     if not finished:
         raise SettingError(
@@ -43,6 +52,8 @@ def of_folders(folders: Sequence[Path], *, trust: bool = False) -> Gathered:
         _read(path, row, tables[path], looked_at=firsts[row] == path, trust=trust)
         for path, row in rows.items()
     ]
+    if beside is not None:
+        runs = [run if run.diagnosis else replace(run, diagnosis=beside) for run in runs]
     return Gathered(Runs(runs), tuple(path for path in found if path not in tables))
 
 
@@ -77,6 +88,7 @@ def of_result(result: Result, row: str, *, looked_at: bool = True) -> Run:
         config=settings.to_toml(),
         command=_command(result.folder),
         portrait=portrait(result.finished, run.participants) if looked_at else Portrait(),
+        diagnosis=_own_diagnosis(result.folder),
     )
 
 
@@ -122,7 +134,19 @@ def _read(path: Path, row: str, table: Mapping[str, Any], *, looked_at: bool, tr
         config=folder.read_config(),
         command=_command(path),
         portrait=_portrait(path, run, trust=trust) if looked_at else Portrait(),
+        diagnosis=_own_diagnosis(path),
     )
+
+
+def _is_diagnosis(folder: Path) -> bool:
+    return (folder / DIAGNOSIS_FILE).is_file() and not (folder / "config.toml").is_file()
+
+
+def _own_diagnosis(folder: Path | None) -> Mapping[str, Any] | None:
+    """Of a run whose method was chosen by `auto`."""
+    if folder is None or not (folder / DIAGNOSIS_FILE).is_file():
+        return None
+    return load_diagnosis(folder).content
 
 
 def _run(row: str, summary: dict[str, Any], records: Sequence[Any], rows: Rows) -> Run:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..core.client import Client, Examples, ModelId
 from ..core.model import Params
+from ..core.tree import Weighted
 
 MIN_WEIGHT = 1e-12  # of ω, so that no model is dead for a client for ever
 Models = Mapping[ModelId, Params]
@@ -20,6 +21,15 @@ Models = Mapping[ModelId, Params]
 def responsibilities(losses: Tensor, omega: Tensor, log_prior: Tensor | float = 0.0) -> Tensor:
     """(N, K) γ ∝ ω · exp(-loss) / prior, normalised over models, in log space."""
     return (omega.clamp_min(MIN_WEIGHT).log() - losses.double() - log_prior).softmax(dim=1)
+
+
+def expect(
+    client: Client, models: Models, omega: Tensor, log_prior: Tensor | float = 0.0
+) -> Tensor:
+    """(N, K) the client's responsibilities; a single model has all, whatever its losses."""
+    if len(models) == 1:
+        return torch.ones((client.size, 1), dtype=torch.float64)
+    return responsibilities(client.losses_each(models), omega, log_prior)
 
 
 class Settled(NamedTuple):
@@ -58,7 +68,24 @@ def predict(client: Client, models: Models, omega: Tensor, examples: Examples) -
     """What the mixture predicts, as class probabilities (N, Y): Σ_k ω_k times what model k
     predicts; ω (K,), or (N, K) by example.
     """
+    if omega.ndim == 1:
+        models, omega = with_share(models, omega)
     return average([client.predictions(params, examples) for params in models.values()], omega)
+
+
+def with_share(models: Models, omega: Tensor) -> tuple[Models, Tensor]:
+    """Without the models of weight 0, which say nothing; ω (…, K)."""
+    kept = [index for index in range(len(models)) if omega[..., index].any()]
+    ids = list(models)
+    return {ids[index]: models[ids[index]] for index in kept}, omega[..., kept]
+
+
+def means(totals: Mapping[ModelId, Weighted], before: Models) -> dict[ModelId, Params]:
+    """The models' means over clients; one that nobody was sent stays as it is."""
+    return {
+        k: totals[k].mean(otherwise=params) if k in totals else params
+        for k, params in before.items()
+    }
 
 
 def average(predictions: Sequence[Tensor], omega: Tensor) -> Tensor:
@@ -95,9 +122,16 @@ def by_model(models: Mapping[ModelId, object], values: Tensor) -> dict[ModelId, 
     return {model: values[..., index].clone() for index, model in enumerate(models)}
 
 
-def columns(models: Mapping[ModelId, object], kept: Mapping[ModelId, Tensor]) -> Tensor:
-    """(…, K) what is kept for the models that are still there."""
-    return torch.stack([kept[model] for model in models], dim=-1)
+def columns(
+    models: Mapping[ModelId, object], kept: Mapping[ModelId, Tensor], otherwise: float = 0.0
+) -> Tensor:
+    """(…, K) what is kept for the models that are still there, `otherwise` for those that are new
+    to a client.
+    """
+    alike = next(iter(kept.values()))
+    return torch.stack(
+        [kept[k] if k in kept else torch.full_like(alike, otherwise) for k in models], dim=-1
+    )
 
 
 def renormalised(gamma: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import toys
 from concordfl import ClientStepError, SettingError, tree
 from concordfl.algorithms import APFL, FedAvg
 from concordfl.core import Order, Outcome
+from concordfl.diagnosis.method import Diagnose
 from concordfl.engine.files import to_json
 from concordfl.engine.flower.client_store import ClientStore
 from concordfl.engine.flower.host import respond
@@ -53,6 +54,23 @@ def test_nodes_elsewhere_give_the_same_bits(tmp_path, name):
     assert made.executor.states_digest() == serial.executor.states_digest()
     for ours, theirs in zip(made.records, serial.records, strict=True):
         assert to_json({**ours, "seconds": 0}) == to_json({**theirs, "seconds": 0})
+
+
+def test_a_diagnosis_of_nodes_elsewhere_is_the_same_to_the_bit(tmp_path):
+    data, method, plan = (
+        toys.federation(clients=5),
+        Diagnose(max_groups=2, signs=19),
+        Plan(rounds=1),
+    )
+    serial, expected = straight(method, data, plan)
+    setup = toys.make_setup(method, data, plan)
+    made = federate(nodes(tmp_path, setup, data), setup, data, plan)
+    progress = made.run(made.start())
+    assert tree.equal(progress.server, expected.server)
+    assert progress.traffic == expected.traffic
+    diagnosis = made.records[-1]["server"]["diagnosis"]
+    assert diagnosis == serial.records[-1]["server"]["diagnosis"]
+    assert set(diagnosis["clients"]) == set(data.participants)
 
 
 PRIVATE = ("apfl", "ditto", "fedconceptem", "feddual", "fedrep", "fedvc", "moon")

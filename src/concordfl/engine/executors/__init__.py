@@ -3,5 +3,6 @@
 from .base import Executor, FarExecutor, Simulation
 from .processes import Processes
 from .serial import Serial
+from .vectorized import Vectorized
 
-__all__ = ["Executor", "FarExecutor", "Processes", "Serial", "Simulation"]
+__all__ = ["Executor", "FarExecutor", "Processes", "Serial", "Simulation", "Vectorized"]

@@ -11,7 +11,8 @@ from ..client_states import ClientStates, SavedClients
 
 
 class Executor(Protocol):
-    """Decides where nodes are and brings orders to them. All executors give the same bits.
+    """Decides where nodes are and brings orders to them. All give the same bits, but for
+    `vectorized`, whose results are theirs within a tolerance.
 
     Clients' states are theirs: what a round has made of them is pending until `commit`.
     """

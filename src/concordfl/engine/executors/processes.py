@@ -4,12 +4,12 @@ Clients are handed out in blocks, which are nodes of the tree along which replie
 worker adds the replies of its block and sends one sum back, so the number of workers changes no
 bit. Blocks are large at first and single clients at the end, the longest first. Through the pipes
 go the protocol's bytes; clients' states go with the blocks and come back with the outcomes. The
-examples lie in shared memory. A worker that dies is replaced and its block is done again; a worker
-whose parent dies ends itself.
+examples lie in shared memory. Workers are forked from a server that has imported torch, where that
+is safe. A worker that dies is replaced and its block is done again; a worker whose parent dies ends
+itself.
 """
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import signal
@@ -32,11 +32,11 @@ from ..client_states import ClientStates, SavedClients
 from ..memory import keep_freed_memory
 from ..node import Node
 from ..setup import Setup
+from . import fork_server
 from .base import Simulation
 from .blocks import BlockResult, Failure, LentStates, Work, do_block
+from .fork_server import Surroundings
 from .pool import Block, Pool
-
-CAN_HOLD_BACK = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 # A message through a pipe is a command and its frames, one after the other.
 FRAMES = {b"stop": 0, b"secret": 1, b"publish": 2, b"order": 1, b"block": 2}
@@ -161,16 +161,16 @@ class Processes(Simulation):
     # --- workers ----------------------------------------------------------------------------------
 
     def _start(self, number: int) -> Worker:
-        context = multiprocessing.get_context("spawn")
+        context = fork_server.context()
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_work,
-            args=(theirs, self._setup, self._federation, self.secret),
+            args=(Surroundings(), theirs, self._setup, self._federation, self.secret),
             name=f"concordfl-worker-{number}",
             daemon=True,
         )
-        with _one_thread(), _main_module_kept_out(self._setup), _interrupts_held_back():
-            process.start()
+        with _main_module_kept_out(self._setup):
+            fork_server.start(process)
         theirs.close()
         worker = Worker(number, process, ours)
         for name, data in self._published.items():
@@ -227,26 +227,12 @@ class Processes(Simulation):
 # --- in the worker --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """A process begins with the signals held back that its parent holds back: Ctrl-C waits until a
-    worker knows that it is not for it.
-    """
-    if not CAN_HOLD_BACK:
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(pipe: Connection, setup: Setup, federation: Federation, secret: Secret) -> None:
+def _work(
+    _: Surroundings, pipe: Connection, setup: Setup, federation: Federation, secret: Secret
+) -> None:
     """A worker's life: orders in, outcomes out, until told to stop or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    if CAN_HOLD_BACK:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    fork_server.let_interrupts_in()
     torch.set_num_threads(1)
     keep_freed_memory()
     messages: SimpleQueue[list[bytes]] = SimpleQueue()
@@ -306,20 +292,6 @@ def _cut(data: bytes, sizes: Mapping[ClientId, int]) -> dict[ClientId, bytes]:
         parts[id] = data[start : start + size]
         start += size
     return parts
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Workers read OMP_NUM_THREADS when they import torch."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """One client after another in this process: what a debugger wants."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from ...core import Order, Outcome
 from ...data import Federation
@@ -12,6 +13,7 @@ from .base import Simulation
 
 class Serial(Simulation):
     name = "serial"
+    node_type: ClassVar[type[Node]] = Node
 
     def __init__(
         self,
@@ -21,7 +23,7 @@ class Serial(Simulation):
         noise_seed: int | None = None,
     ) -> None:
         super().__init__(states, noise_seed)
-        self._node = Node(setup, federation, states, self.secret)
+        self._node = self.node_type(setup, federation, states, self.secret)
 
     def perform(self, order: Order) -> Outcome:
         return self._node.perform(order)

@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ...assemble import make_setup, model_from, network_identity
+from ...by_name import require_method
 from ...config import TOML_ERRORS, Config, read_table
 from ...core import (
     Algorithm,
@@ -107,6 +108,7 @@ def _say_what_is_unused(settings: Config) -> None:
 
 def require_federable(settings: Config) -> None:
     """Refuse what only a simulation can do."""
+    require_method(settings.algorithm)
     if settings.algorithm.pools_data:
         kind = type(settings.algorithm).__name__
         raise SettingError(f"clients' data must stay with them, got {kind}, which pools them")

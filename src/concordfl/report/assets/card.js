@@ -77,6 +77,7 @@ function cardOf(clients, scores, client, figures, names, close) {
       )),
     sentence("lead", clients.apart[client]),
     sentence("verdict", clients.verdict[client]),
+    sentence("diagnosed", clients.diagnosed[client]),
     part("Its data", sizesOf(clients, client), labelsOf(clients, client, figures)),
     part(`Its ${clients.criterion} under each method${unit}`, scoresTable(scores, client)),
     groupsOf(clients, client, names, part),

@@ -8,6 +8,7 @@ from .clients_map import clients_map
 from .comparison import comparison
 from .concepts import concepts
 from .convergence import convergence
+from .diagnosis import diagnosis
 from .gains import gains
 from .labels import labels
 from .likeness import likeness
@@ -18,6 +19,7 @@ SECTIONS: tuple[Callable[[Runs], Section | Absent], ...] = (
     comparison,
     gains,
     convergence,
+    diagnosis,
     likeness,
     shares,
     clients_map,
