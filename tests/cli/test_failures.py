@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from command import concordfl
 from concordfl import SettingError, runner
-from concordfl.cli import terminal
+from concordfl.cli import progress, terminal
 from concordfl.cli.failures import finish
 from concordfl.cli.progress import show_progress
-from concordfl.cli.signals import Stopped, quiet_interrupts, raised_signals
+from concordfl.cli.signals import Stopped, heed_signals, quiet_interrupts, raised_signals
 from concordfl.cli.streams import prepare_streams
 from concordfl.data import dataset
 
@@ -201,6 +202,38 @@ def test_ignored_signals_stay_ignored():
         signal.signal(signal.SIGHUP, before)
     with pytest.raises(Stopped), raised_signals():
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_lost_is_raised_again_after_the_round(number, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Deaf:
+        def __del__(self):
+            signal.raise_signal(number)  # Python ignores what is raised in a destructor
+
+    try:
+        with raised_signals():
+            Deaf()
+            with pytest.raises(KeyboardInterrupt):
+                heed_signals()
+        heed_signals()  # what came before does not end what comes later
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_progress_heeds_signals(monkeypatch):
+    def stop():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "heed_signals", stop)
+    for is_terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal)
+        for shown in (progress.show_progress(console, "x"), progress.show_steps(console, "x", 2)):
+            with shown as observe, pytest.raises(KeyboardInterrupt):
+                observe(None)
 
 
 def test_ctrl_c_while_importing(monkeypatch):

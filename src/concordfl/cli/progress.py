@@ -20,6 +20,7 @@ from ..engine.observers import Observer
 from ..metrics import METRICS, criterion_in, is_better
 from ..report.tables import figure
 from .braille import sparkline
+from .signals import heed_signals
 from .terminal import printable
 
 SPARKLINE_WIDTH = 12
@@ -32,7 +33,12 @@ def show_progress(console: Console, title: str, *, validation: bool = False) -> 
     """
     figures = _validation_figures if validation else _figures
     if not console.is_terminal:
-        yield lambda event: _print_line(console, title, event, figures)
+
+        def report(event: Event) -> None:
+            heed_signals()
+            _print_line(console, title, event, figures)
+
+        yield report
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -47,6 +53,7 @@ def show_progress(console: Console, title: str, *, validation: bool = False) -> 
         bar = progress.add_task(printable(title), total=None, figures="")
 
         def update(event: Event) -> None:
+            heed_signals()
             progress.update(bar, total=event.rounds, completed=event.turn.round)
             if event.record is not None:
                 # Figures of test data are not shown where settings are chosen, drawn or not.
@@ -81,7 +88,7 @@ def show_steps(console: Console, title: str, total: int) -> Iterator[Callable[[s
     """
     if not console.is_terminal:
         console.print(f"{title}: about {total} steps", soft_wrap=True)
-        yield lambda _: None
+        yield lambda _: heed_signals()
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -92,7 +99,12 @@ def show_steps(console: Console, title: str, total: int) -> Iterator[Callable[[s
     )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(printable(title), total=total)
-        yield lambda name: progress.update(bar, advance=1, description=f"{title}: {name}")
+
+        def update(name: str) -> None:
+            heed_signals()
+            progress.update(bar, advance=1, description=f"{title}: {name}")
+
+        yield update
 
 
 def _print_line(

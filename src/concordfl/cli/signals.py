@@ -2,14 +2,17 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
 
 # SIGHUP, which Windows lacks, comes when a terminal is closed.
 ENDING_SIGNALS = tuple(
     number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
 )
+
+_received: list[int] = []  # what asked us to end; a process has its signals as a whole
 
 
 class Stopped(KeyboardInterrupt):
@@ -42,15 +45,27 @@ def quiet_interrupts() -> Iterator[None]:
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Raise `Stopped` on SIGTERM and SIGHUP, so that worker processes and locks end in order."""
-    heeded = [number for number in ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    """Raise `Stopped` on SIGTERM and SIGHUP, so that worker processes and locks end in order, and
+    remember these and Ctrl-C for `heed_signals`.
+    """
+    numbers = (signal.SIGINT, *ENDING_SIGNALS)
+    heeded = [number for number in numbers if signal.getsignal(number) is _usual(number)]
     for number in heeded:
         signal.signal(number, _raise)
     try:
         yield
     finally:
         for number in heeded:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, _usual(number))
+        _received.clear()
+
+
+def heed_signals() -> None:
+    """Raise a signal once more that has come within `raised_signals` and is lost: Python drops an
+    exception raised where nothing can receive it, such as in the destructor of an object.
+    """
+    if _received:
+        _raise_as_exception(_received[-1])
 
 
 def _end_at_once(number: int, _: FrameType | None) -> None:
@@ -58,5 +73,16 @@ def _end_at_once(number: int, _: FrameType | None) -> None:
 
 
 def _raise(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # asked a second time, the process ends at once
-    raise Stopped(number)
+    # Asked a second time, the process ends at once, or is interrupted in what it does to end.
+    signal.signal(number, _usual(number))
+    _received.append(number)
+    _raise_as_exception(number)
+
+
+def _raise_as_exception(number: int) -> NoReturn:
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
+def _usual(number: int) -> Callable[..., Any] | signal.Handlers:
+    """What Python does with a signal that nobody has asked to handle otherwise."""
+    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
