@@ -23,7 +23,7 @@ from concordfl.bench.findings import Findings, FindingsTable, bars
 from concordfl.bench.turns import NUM_WARM_UPS, Timing, busy_warning, ratio, take_turns
 from concordfl.bench.venvs import FLOWER, PFL, Skipped
 from concordfl.bench.workload import MANY_CLIENTS, MANY_IMAGES, Workload
-from concordfl.federate.services import ServiceError, descendants
+from concordfl.federate.services import ServiceError, alive, descendants
 from concordfl.papers.estimate import times_fedavg_by_stage
 
 SMALL = Workload("small", clients=4, examples=6, cohort=4, batch_size=8)
@@ -277,27 +277,33 @@ def test_ctrl_c_while_a_bare_loop_starts_is_not_lost(monkeypatch):
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "concordfl", "bench", "speed", "--quick", "--out", "found"],
-        cwd=tmp_path,
-        env={**os.environ, **own_environment(), "TMPDIR": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    folder, log = tmp_path / "folder", tmp_path / "errors"
+    folder.mkdir()
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "concordfl", "bench", "speed", "--quick", "--out", "found"],
+            cwd=folder,
+            env={**os.environ, **own_environment(), "TMPDIR": str(folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
     try:
         while len(children := descendants([process.pid])) < 4:  # bare loops and workers
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        assert process.wait(timeout=60) == 130, log.read_text()
     finally:
         process.kill()
-    assert process.returncode == 130, errors
-    assert "concordfl: stopped" in errors
-    assert "Traceback" not in errors
-    assert not children & descendants([os.getpid()])
-    assert [path.name for path in tmp_path.iterdir()] == []
+        process.wait()
+    assert "concordfl: stopped" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    # The server of workers sees that it is alone when it has imported what it was told to.
+    end = time.monotonic() + 60
+    while left := alive(children):
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+    assert list(folder.iterdir()) == []
 
 
 # --- other libraries ------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from torch import Tensor
 from ..engine.executors.fork_server import interrupts_held_back, let_interrupts_in
 from .workload import Stacked, Workload, network
 
-END_SECONDS = 30.0  # for a process to end by itself
-
 
 class BareLoop:
     """FedAvg as one would write it for a single problem: nothing but PyTorch."""
@@ -62,16 +60,14 @@ class BareLoop:
 
 
 def _work(pipe: Connection, kind: type[BareLoop], workload: Workload, clients: Stacked) -> None:
-    """A process: it plays the rounds it is told of until it is told of none, or its parent is
-    gone.
-    """
+    """A process: it plays the rounds it is told of until it is ended, or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     let_interrupts_in()
     torch.set_num_threads(1)
     loop = kind(workload, clients)
-    with contextlib.suppress(EOFError):
-        while cohort := pipe.recv():
-            loop.round(cohort)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            loop.round(pipe.recv())
             pipe.send(True)
 
 
@@ -108,14 +104,10 @@ class BareLoops:
             pipe.recv()
 
     def close(self) -> None:
-        for pipe in self.pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(None)
+        for process in self.processes:  # which hold nothing worth waiting for
+            process.kill()
         for process in self.processes:
-            process.join(END_SECONDS)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+            process.join()
 
 
 def draw(workload: Workload, source: random.Random) -> list[int]:

@@ -120,7 +120,7 @@ def _wait_for_end(leaders: Sequence[subprocess.Popen[bytes]], family: set[Member
         if time.monotonic() > end:
             break
         time.sleep(POLL_SECONDS)
-        family = _alive(family | descendants([member.pid for member in family]))
+        family = alive(family | descendants([member.pid for member in family]))
     return family
 
 
@@ -168,7 +168,8 @@ def descendants(pids: Sequence[int]) -> set[Member]:
     return found
 
 
-def _alive(members: set[Member]) -> set[Member]:
+def alive(members: set[Member]) -> set[Member]:
+    """Those that have not ended."""
     return members & _all_processes().keys() if members else set()
 
 
