@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from dataclasses import dataclass
@@ -168,6 +169,16 @@ def test_workers_agree_where_they_cannot_be_forked(monkeypatch):
     made = toys.experiment(toys.Toy(), plan=plan, executor="processes")
     assert {type(worker.process).__name__ for worker in made.executor._workers} == {"SpawnProcess"}
     assert toys.digests(made) == expected
+
+
+def test_workers_begin_under_a_long_path_for_temporary_files(tmp_path, monkeypatch):
+    """The socket of a fork server would have a name that the operating system refuses."""
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    made = toys.experiment(toys.Toy(), plan=Plan(rounds=1), executor="processes")
+    assert {type(worker.process).__name__ for worker in made.executor._workers} == {"SpawnProcess"}
+    assert toys.digests(made) == toys.digests(toys.experiment(toys.Toy(), plan=Plan(rounds=1)))
 
 
 def test_executors_agree_on_convolutions():

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from multiprocessing import get_context
 from typing import Any
@@ -20,6 +21,8 @@ CAN_HOLD_BACK = hasattr(signal, "pthread_sigmask")  # not on Windows
 PRELOADED = ["concordfl.engine.executors.processes", "concordfl.algorithms", "concordfl.models"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # is read when torch is imported
 STREAMS = (1, 2)  # standard output and errors
+SOCKET = "/pymp-xxxxxxxx/listener-xxxxxxxx"  # of the server, in the folder for temporary files
+MAX_SOCKET_PATH = 107  # what the operating system takes
 
 _owner: dict[str, int] = {}  # the process that began a server
 
@@ -45,8 +48,11 @@ def begin() -> None:
 
 
 def _forks() -> bool:
-    """A process that is itself a fork of one with a server cannot ask for that one's state."""
-    return CAN_FORK and _owner.get("pid", os.getpid()) == os.getpid()
+    """A process that is itself a fork of one with a server cannot ask for that one's state, and
+    under a long path there can be no server.
+    """
+    fits = len(os.fsencode(tempfile.gettempdir() + SOCKET)) <= MAX_SOCKET_PATH
+    return CAN_FORK and fits and _owner.get("pid", os.getpid()) == os.getpid()
 
 
 def start(process: Any) -> None:
