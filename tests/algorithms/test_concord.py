@@ -132,8 +132,8 @@ def test_a_head_that_has_become_another_is_not_trained():
     client = some_client(method)
     server = start(method, client)
     gone = server._replace(standing=torch.tensor([True, False, True]))
-    rows = trained_reply(method, client, gone)["rows"]
-    assert [row.weight > 0 for row in rows] == [True] * 3 + [False] * 3 + [True] * 3
+    weights = trained_reply(method, client, gone)["heads"].weight
+    assert (weights > 0).tolist() == [True] * 3 + [False] * 3 + [True] * 3
     assert method.adapt(client, {}, gone, new=True).omega[1] == 0
 
 
@@ -168,7 +168,7 @@ def test_rows_count_by_labels():
     counts = np.bincount(client.examples.y.numpy(), minlength=3)
     omega = method.adapt(client, {}, start(method, client), new=False).omega.numpy()
     expected = omega[:, None] * (counts + 0.1 * counts.mean())
-    assert np.allclose([row.weight for row in reply["rows"]], expected.ravel())
+    assert np.allclose(reply["heads"].weight, expected.ravel())
 
 
 def test_a_network_without_encoder_and_linear_head_is_refused():

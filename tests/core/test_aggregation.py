@@ -212,6 +212,17 @@ def test_a_total_of_weight_zero_is_not_stepped():
         step.incoming(Averaged({"w": torch.ones(2)}, 1.0), "train").mean()
 
 
+def test_rows_that_nobody_counts_in_are_not_moved():
+    step = ServerStep(STEPPED, {}, ())
+    sent = Aggregation().outgoing(
+        Mean({"w": torch.full((2, 3), 5.0)}, torch.tensor([0.0, 2.0]), around=None), "train"
+    )
+    before = {"w": torch.ones(2, 3)}
+    after = step.incoming({"m": sent}, "train")["m"].mean(otherwise=before)
+    assert torch.equal(after["w"][0], before["w"][0])
+    assert torch.equal(after["w"][1], torch.full((3,), 1 + 0.5 * (5 - 1.0)))
+
+
 def test_means_of_different_names_have_different_momentum():
     step, before = ServerStep(Aggregation(server_momentum=0.5), {}, ()), torch.zeros(1)
     for _ in range(2):

@@ -327,6 +327,27 @@ def test_weighted_mean():
     assert weighted({"w": torch.ones(1)}, 0).mean(otherwise="kept") == "kept"
 
 
+def test_rows_may_have_weights_of_their_own():
+    """A row is the weighted mean of those that count in it, and otherwise what it was."""
+    values = [{"w": torch.randn(3, 2), "b": torch.randn(3)} for _ in range(4)]
+    weights = [torch.tensor([1.0, 0, 0]), torch.tensor([2.5, 0, 1]), torch.zeros(3), torch.ones(3)]
+    weights[3][1] = 0
+    old = {"w": torch.full((3, 2), 7.0), "b": torch.full((3,), 8.0)}
+    total = weighted(values[0], weights[0])
+    for value, weight in zip(values[1:], weights[1:], strict=True):
+        total = tree.add(total, weighted(value, weight))
+    mean = tree.unpack(tree.pack(total)).mean(otherwise=old)
+    for name in ("w", "b"):
+        for row in (0, 2):
+            expected = np.average(
+                [value[name][row].numpy() for value in values],
+                axis=0,
+                weights=[float(weight[row]) for weight in weights],
+            )
+            assert mean[name][row].numpy() == pytest.approx(expected, rel=1e-5)
+        assert torch.equal(mean[name][1], old[name][1])
+
+
 def test_bytes_are_those_of_the_leaves():
     value = {
         "a": torch.zeros(3, 2),

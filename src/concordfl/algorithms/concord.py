@@ -34,9 +34,8 @@ from ..core import (
     tree,
     weighted_loss,
 )
-from ..toolbox import heads, mixture
+from ..toolbox import heads, labels, mixture
 
-SHARE_PRIOR = 1.0  # examples that every class counts for in a client's label shares
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
 MIN_LIKENESS = 0.6  # of heads that become one
@@ -46,6 +45,7 @@ MIN_LIKENESS = 0.6  # of heads that become one
 class ConcordServer(NamedTuple):
     params: Params
     standing: Tensor  # (K,) whether a head has not become part of another
+    prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
 
 
 @tree.register
@@ -80,17 +80,20 @@ class Concord(Algorithm):
     # --- the server -------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> ConcordServer:
-        return ConcordServer(task.model.init(seed), torch.ones(self.num_heads, dtype=torch.bool))
+        standing = torch.ones(self.num_heads, dtype=torch.bool)
+        prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
+        return ConcordServer(task.model.init(seed), standing, prior)
 
     def round(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
         model, total = cohort.task.model, cohort.sum(self.train, broadcast=server)
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
-        pairs = zip(
-            total["rows"], heads.rows(model, server.params, len(total["rows"])), strict=True
+        before = tree.subset(server.params, model.head_names)
+        layer = total["heads"].mean(otherwise=before)  # (5)
+        after = server._replace(
+            params={**server.params, **encoder, **layer},
+            prior=labels.share_prior(total["labels"]),  # (0)
         )
-        layer = heads.join([row.mean(otherwise=old) for row, old in pairs])  # (5)
-        after = server._replace(params={**server.params, **encoder, **layer})
         table = total["table"]
         alike = heads.likeness(total["hits"], table)  # (6)
         if not self.merge or alike.max() < MIN_LIKENESS:
@@ -107,7 +110,7 @@ class Concord(Algorithm):
         every[kept] = tree.add(tree.scale(every[kept], 1 - share), tree.scale(every[gone], share))
         standing = server.standing.clone()
         standing[gone] = False
-        return ConcordServer({**server.params, **heads.join(every)}, standing)
+        return server._replace(params={**server.params, **heads.join(every)}, standing=standing)
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -116,19 +119,18 @@ class Concord(Algorithm):
         model, before = client.model, message.params
         outputs = self._outputs(client, before)
         omega = self._weights(client, message, outputs)  # (1)
-        loss = partial(self._loss, client, omega, self._log_shares(client))
+        loss = partial(self._loss, client, omega, self._log_shares(client, message))
         trained = client.fit(before, loss)  # (2)
-        table = omega[:, None] * client.label_counts()  # (K, Y)
-        weights = self._row_weights(table).flatten().tolist()  # (3)
-        rows = (heads.rows(model, params, len(weights)) for params in (trained, before))
+        counts = client.label_counts()
+        table = omega[:, None] * counts  # (K, Y)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
+        layers = (tree.subset(params, model.head_names) for params in (trained, before))
+        weights = self._row_weights(table).flatten()  # (3)
         reply = {
             "encoder": Mean(next(encoders), client.size, around=next(encoders)),
-            "rows": [
-                Mean(row, weight, around)
-                for row, around, weight in zip(*rows, weights, strict=True)
-            ],
+            "heads": Mean(next(layers), weights, around=next(layers)),
             "table": Total(table),
+            "labels": Total(labels.pairs(counts)),
             "hits": Total(heads.hits(outputs, client.examples.y, omega)),
         }
         return state, reply
@@ -145,9 +147,9 @@ class Concord(Algorithm):
         all_labels = table.sum(1, keepdim=True).expand_as(table)
         return table + ABSENT_WEIGHT / len(table.T) * all_labels if self.balanced else all_labels
 
-    def _log_shares(self, client: Client) -> Tensor:
+    def _log_shares(self, client: Client, message: ConcordServer) -> Tensor:
         """(Y,) of the client's labels; 0 where heads are to learn them."""
-        counts = client.label_counts() + SHARE_PRIOR
+        counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
 
     def _loss(
@@ -174,7 +176,8 @@ class Concord(Algorithm):
         self, client: Client, state: Tree, message: ConcordServer, *, new: bool
     ) -> ConcordMixture:
         outputs = self._outputs(client, message.params)
-        return ConcordMixture(self._weights(client, message, outputs), self._log_shares(client))
+        omega = self._weights(client, message, outputs)
+        return ConcordMixture(omega, self._log_shares(client, message))
 
     def predict(
         self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples

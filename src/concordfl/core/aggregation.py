@@ -2,8 +2,8 @@
 
 A step that is asked for a total declares what its reply is made of:
 
-    Mean(value, weight, around)   averaged over clients by weight; `around` is the part of the
-                                  message that it is a new version of
+    Mean(value, weight, around)   averaged over clients by weight, or each row by its own; `around`
+                                  is the part of the message that it is a new version of
     Total(value)                  added as it is
     Chosen({k: ...}, among)       some keys of `among`, chosen by the client's data
 
@@ -27,10 +27,12 @@ from .tree import Tree, Weighted
 
 @dataclass(frozen=True)
 class Mean:
-    """To be averaged over clients: a new version of `around`, counted `weight` times."""
+    """To be averaged over clients: a new version of `around`, counted `weight` times; with a
+    tensor (R,), each row of its tensors as often as that says.
+    """
 
     value: Tree
-    weight: float
+    weight: float | Tensor
     around: Tree
 
 
@@ -78,7 +80,7 @@ class Aggregation(Settings):
 
     def _outgoing(self, reply: Any, wanted: Wanted, path: str) -> Tree:
         if isinstance(reply, Mean):
-            return Averaged(tree.scale(reply.value, float(reply.weight)), float(reply.weight))
+            return Averaged(*tree.weighted(reply.value, reply.weight))
         if isinstance(reply, Total):
             return reply.value
         if isinstance(reply, Chosen):
@@ -163,9 +165,9 @@ class SteppedMean:
                 "the method must say `mean(otherwise=...)`"
             )
         self._server.count += 1
-        if self.weight == 0:
+        if not isinstance(self.weight, Tensor) and self.weight == 0:
             return otherwise
-        return self._server.step(self._name, otherwise, self._mean())
+        return self._server.step(self._name, otherwise, self._mean(otherwise))
 
 
 def _with_buffers(moved: Tree, mean: Tree, buffers: Collection[str]) -> Tree:

@@ -140,6 +140,16 @@ def scale(tree: Tree, factor: float | Tensor) -> Tree:
     return map(lambda leaf: leaf * factor, tree)
 
 
+def scale_rows(tree: Tree, factors: Tensor) -> Tree:
+    """Every tensor's rows, each times its own of `factors` (R,)."""
+    return map(lambda leaf: leaf * _beside(factors, leaf), tree)
+
+
+def _beside(by_row: Tensor, leaf: Tensor) -> Tensor:
+    """(R,) numbers in the form in which they meet the rows of a tensor (R, ...)."""
+    return by_row.to(leaf.dtype).view(-1, *(1,) * (leaf.ndim - 1))
+
+
 def subtract(left: Tree, right: Tree) -> Tree:
     return map(lambda a, b: a - b, left, right)
 
@@ -215,20 +225,35 @@ def equal(left: Tree, right: Tree) -> bool:
 
 @register
 class Weighted(NamedTuple):
-    """A sum that knows its weight: add as many as you like, then take the `mean`."""
+    """A sum that knows its weight, or that of each row: add as many as you like, then take the
+    `mean`.
+    """
 
     total: Tree
-    weight: float
+    weight: float | Tensor
 
     def mean(self, otherwise: Tree = None) -> Tree:
         """total / weight; `otherwise` where nothing has been added."""
-        if self.weight == 0:
+        weight = self.weight
+        if isinstance(weight, Tensor):
+            return map(
+                lambda leaf, old: torch.where(
+                    _beside(weight, leaf) == 0, old, leaf / _beside(weight, leaf)
+                ),
+                self.total,
+                otherwise,
+            )
+        if weight == 0:
             return otherwise
-        return map(lambda leaf: leaf / self.weight, self.total)
+        return map(lambda leaf: leaf / weight, self.total)
 
 
-def weighted(tree: Tree, weight: float) -> Weighted:
-    """`tree` counted `weight` times, ready to be summed over clients."""
+def weighted(tree: Tree, weight: float | Tensor) -> Weighted:
+    """`tree` counted `weight` times, or each row by its own of `weight` (R,), ready to be summed
+    over clients.
+    """
+    if isinstance(weight, Tensor):
+        return Weighted(scale_rows(tree, weight), weight)
     return Weighted(scale(tree, float(weight)), float(weight))
 
 

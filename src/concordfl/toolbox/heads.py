@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core import Client, Model, Params, encoder_and_head
 from .mixture import average
 
+START_SPREAD = 0.1  # of heads around the first, relative to how they would begin by themselves
 MIN_LABEL_SHARE = 0.03  # of a label among a head's examples: below, the head has not learnt it
 MIN_HIT_RATE = 0.6  # of a head on its own examples, before what it says of others means anything
 MIN_COMMON = 20.0  # examples with labels that both heads have learnt, to compare them
@@ -25,9 +26,10 @@ class ManyHeads(nn.Module):
         self.num_outputs = first.out_features
         has_bias = first.bias is not None
         self.head = nn.Linear(first.in_features, count * self.num_outputs, bias=has_bias)
-        with torch.no_grad():  # the first head begins where FedAvg's does
+        with torch.no_grad():  # all heads begin near FedAvg's, the first where it does
             for own, given in zip(self.head.parameters(), first.parameters(), strict=True):
-                own[: self.num_outputs] = given
+                own[: self.num_outputs] = 0
+                own.mul_(START_SPREAD).add_(torch.cat([given] * count))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.encoder(inputs)))[:, : self.num_outputs]
