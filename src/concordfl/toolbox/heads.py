@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..core import Client, Model, Params, encoder_and_head
 from .mixture import average
 
-START_SPREAD = 0.1  # of heads around the first, relative to how they would begin by themselves
+START_SPREAD = 0.3  # of heads around the first, relative to how they would begin by themselves
 MIN_LABEL_SHARE = 0.03  # of a label among a head's examples: below, the head has not learnt it
 MIN_HIT_RATE = 0.6  # of a head on its own examples, before what it says of others means anything
 MIN_COMMON = 20.0  # examples with labels that both heads have learnt, to compare them
