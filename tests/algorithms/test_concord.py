@@ -179,7 +179,7 @@ def test_a_network_without_encoder_and_linear_head_is_refused():
 def test_all_heads_begin_near_the_first_but_not_at_it():
     module = torch.nn.Module()
     module.encoder, module.head = torch.nn.Identity(), torch.nn.Linear(400, 3)
-    first, *others = ManyHeads(module, 4, "concord").head.weight.chunk(4)
+    first, *others = ManyHeads(module, 4, "concord").head.weight.detach().chunk(4)
     assert torch.equal(first, module.head.weight)
     for other in others:  # what is added is drawn as the first was, and scaled
         assert 0.25 < float((other - first).std() / first.std()) < 0.35
