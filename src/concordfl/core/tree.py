@@ -195,7 +195,8 @@ def is_finite(tree: Tree) -> bool:
         if isinstance(leaf, Tensor):
             # A sum is finite only if all parts are; the exact look is needed where a finite sum
             # overflows.
-            if leaf.is_floating_point() and not leaf.sum().isfinite() and not leaf.isfinite().all():
+            suspect = leaf.is_floating_point() and not math.isfinite(leaf.sum().item())
+            if suspect and not leaf.isfinite().all():
                 return False
         elif isinstance(leaf, float) and not math.isfinite(leaf):
             return False
