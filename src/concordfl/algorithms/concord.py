@@ -64,7 +64,7 @@ class Concord(Algorithm):
         2026,
         travels="the model with K heads, sums of labels and hits",
         private="data, mixture weights",
-        cost="about 1.6",
+        cost="about 1.8",
     )
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights and label shares"

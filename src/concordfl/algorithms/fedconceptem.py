@@ -101,7 +101,7 @@ class FedConceptEM(SkipsModels):
         2024,
         travels="K models, label tables; which models a client holds, with skip_below",
         private="data, mixture weights",
-        cost="K",
+        cost="about 1.4 K",
     )
     vectorizes: ClassVar[bool] = True
     personal: ClassVar[bool] = True

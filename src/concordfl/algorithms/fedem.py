@@ -43,7 +43,7 @@ class FedEM(SkipsModels):
         2021,
         travels="K models; which of them a client holds, with skip_below",
         private="data, mixture weights",
-        cost="K",
+        cost="about 1.4 K",
     )
     supports = ANY_KIND
     vectorizes: ClassVar[bool] = True

@@ -52,7 +52,7 @@ class FedGMM(GaussianMixture, SkipsModels):
         travels="M2 models, sums for M1 Gaussians and mixture weights; which models a client "
         "holds, with skip_below",
         private="data",
-        cost="M2",
+        cost="about 1.4 M2",
     )
     supports = ANY_KIND
     vectorizes: ClassVar[bool] = True

@@ -81,7 +81,7 @@ class FedVC(Algorithm):
         2024,
         travels="the model, sums for the concepts",
         private="data, preference",
-        cost="about 1.4",
+        cost="about 1.7",
     )
     supports = ANY_KIND
 

@@ -20,7 +20,7 @@ class FedVCsg(FedVC):
         2024,
         travels="the model and the concepts",
         private="data, preference",
-        cost="about 1.4",
+        cost="about 1.7",
     )
 
     public_state: ClassVar[frozenset[str]] = frozenset()

@@ -38,7 +38,7 @@ class IFCA(Algorithm):
         2020,
         travels="K models down, one up",
         private="data",
-        cost="about 2",
+        cost="about 2.5",
     )
     supports = ANY_KIND
     vectorizes: ClassVar[bool] = True

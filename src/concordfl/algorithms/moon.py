@@ -58,7 +58,7 @@ class MOON(FedAvg):
         2021,
         travels="the model",
         private="data, last local model",
-        cost="about 1.5",
+        cost="about 2",
     )
 
     mu: NonNegative = 1.0  # μ; 0 is FedAvg on the same network

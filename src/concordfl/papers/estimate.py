@@ -44,13 +44,14 @@ def times_fedavg(algorithm: Algorithm) -> float:
 
 
 def times_fedavg_by_stage(algorithm: Algorithm) -> list[float]:
-    """By what the method says of itself: "about 1.5", "K", or "1, then 0" of two stages."""
+    """By what it says of itself: "about 1.5", "K", "about 1.4 K", or "1, then 0" of two stages."""
     return [_times(part, algorithm) for part in algorithm.about.cost.split(", then ")]
 
 
 def _times(claim: str, algorithm: Algorithm) -> float:
-    """A number, or the value of the setting that a letter stands for."""
-    number = claim.removeprefix("about ")
-    if number.replace(".", "").isdigit():
-        return float(number)
-    return float(next((getattr(algorithm, name) for name in TIMES if hasattr(algorithm, name)), 1))
+    """A number, the value of the setting that a letter stands for, or both multiplied."""
+    number, _, letter = claim.removeprefix("about ").partition(" ")
+    if not number.replace(".", "").isdigit():
+        number, letter = "1", number
+    count = next((getattr(algorithm, name) for name in TIMES if hasattr(algorithm, name)), 1)
+    return float(number) * (count if letter else 1)
