@@ -17,10 +17,10 @@ from scipy import stats
 
 from concordfl.core import Key
 from concordfl.diagnosis import features
-from concordfl.diagnosis.heads import ClassSums, sums_by_class
 from concordfl.diagnosis.labels import label_test
 from concordfl.diagnosis.method import axes_of
 from concordfl.toolbox import gaussian
+from concordfl.toolbox.class_heads import ClassSums, sums_by_class
 from diagnose_grid import LEVEL, STRENGTHS, Case, make_clients
 
 FIRST_SEED = 1000  # the grid's own are smaller

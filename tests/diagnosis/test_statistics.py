@@ -8,15 +8,16 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from concordfl.core import Key
 from concordfl.diagnosis import concept, features
-from concordfl.diagnosis.concept import Candidates
-from concordfl.diagnosis.heads import (
+from concordfl.diagnosis.labels import label_test
+from concordfl.toolbox import groupings
+from concordfl.toolbox.class_heads import (
     ClassSums,
     gaussian_heads,
     linear_heads,
     own_shares,
     sums_by_class,
 )
-from concordfl.diagnosis.labels import label_test
+from concordfl.toolbox.groupings import Candidates
 
 # --- labels ---------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ def test_heads_without_a_client_are_those_of_the_others():
     for seed in range(3):
         sums = sums_by_class(*draw(200, seed=seed), 3)
         parts.append(sums._replace(second=sums.second.sum(0)))
-    spread = [concept.spread(candidates, *pair) for pair in zip(parts, joined, strict=True)]
+    spread = [groupings.spread(candidates, *pair) for pair in zip(parts, joined, strict=True)]
 
     def total(some):
         return ClassSums(*(sum(tensors) for tensors in zip(*some, strict=True)))
@@ -122,7 +123,7 @@ def test_own_shares_tend_to_the_pooled_ones_where_there_are_no_examples():
 
 def test_one_sided_is_the_t_test_against_the_margin():
     values = np.random.default_rng(0).normal(0.05, 0.5, 2000)
-    p = concept.one_sided([values.sum(), (values**2).sum()], len(values), 0.02)
+    p = groupings.one_sided([values.sum(), (values**2).sum()], len(values), 0.02)
     oracle = stats.ttest_1samp(values, 0.02, alternative="greater").pvalue
     assert p == pytest.approx(oracle, rel=0.02)
 

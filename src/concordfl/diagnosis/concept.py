@@ -10,7 +10,7 @@ margin.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,63 +19,9 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ..core import Key, tree
-from .heads import ClassGaussians, ClassSums, Linear, gaussian_heads, linear_heads
-
-LEVEL = 0.05
-
-
-class Candidates(NamedTuple):
-    """Groupings that EM tries: for every K from 2 on, `restarts` of them."""
-
-    max_groups: int
-    restarts: int
-
-    @property
-    def sizes(self) -> list[int]:
-        """K of every number of groups."""
-        return list(range(2, self.max_groups + 1))
-
-    @property
-    def all_sizes(self) -> list[int]:
-        """K of every candidate, restarts next to each other."""
-        return [size for size in self.sizes for _ in range(self.restarts)]
-
-    @property
-    def num_heads(self) -> int:
-        return sum(self.all_sizes)
-
-    @property
-    def starts(self) -> Tensor:
-        """(candidates,) the first head of each."""
-        return torch.tensor([0, *itertools.accumulate(self.all_sizes)])[:-1]
-
-    def by_chance(self, key: Key) -> Tensor:
-        """(candidates,) a group for each."""
-        draws = key.uniform((len(self.all_sizes),))
-        return (draws * torch.tensor(self.all_sizes)).long()
-
-    def best(self, scores: Tensor) -> Tensor:
-        """(candidates,) the group with the highest of the heads' scores (G,)."""
-        return torch.stack([part.argmax() for part in torch.split(scores, self.all_sizes)])
-
-    def best_restarts(self, scores: Tensor) -> Tensor:
-        """(2, number of K) the best candidate of each K by scores (2, candidates)."""
-        by_size = scores.view(2, len(self.sizes), self.restarts)
-        offsets = torch.arange(len(self.sizes)) * self.restarts
-        return by_size.argmax(-1) + offsets
-
-
-def spread(candidates: Candidates, sums: ClassSums, chosen: Tensor) -> ClassSums:
-    """(G, …) a client's sums at the heads that it has joined."""
-    at = torch.zeros(candidates.num_heads, dtype=torch.float64)
-    at[candidates.starts + chosen] = 1
-    return ClassSums(*(torch.einsum("g,...->g...", at, part) for part in sums))
-
-
-def spread_best(candidates: Candidates, sums: ClassSums, joined: Tensor) -> ClassSums:
-    """(G', …) the same at the best candidates, one for each K."""
-    return spread(candidates._replace(restarts=1), sums, joined)
+from ..core import tree
+from ..toolbox.class_heads import ClassGaussians, ClassSums, Linear, gaussian_heads, linear_heads
+from ..toolbox.groupings import Candidates, log_shares, one_sided, smallest_number, spread
 
 
 def without(candidates: Candidates, total: ClassSums, own: ClassSums, joined: Tensor) -> Linear:
@@ -87,42 +33,6 @@ def without(candidates: Candidates, total: ClassSums, own: ClassSums, joined: Te
     return linear_heads(others, parent)
 
 
-def log_of_labels(logs: Tensor, y: Tensor) -> Tensor:
-    """(…, N) of the labels y (N,) after normalising over classes (…, N, Y)."""
-    normal = logs.log_softmax(-1)
-    index = y.expand(*normal.shape[:-2], -1)[..., None]
-    return normal.gather(-1, index)[..., 0]
-
-
-def gains(
-    candidates: Candidates, logs: Tensor, y: Tensor, chosen: Tensor, counts: Tensor
-) -> Tensor:
-    """(candidates,) how much more probable the labels are by the groups `chosen` than by one rule
-    for all: by this the best of several restarts is taken.
-    """
-    parts = zip(
-        torch.split(logs, candidates.all_sizes),
-        torch.split(_log_shares(counts, candidates.all_sizes), candidates.all_sizes),
-        chosen.tolist(),
-        strict=True,
-    )
-    return torch.stack(
-        [
-            (_true(part[own], y) - _true((part + share[:, None]).logsumexp(0), y)).sum()
-            for part, share, own in parts
-        ]
-    )
-
-
-def _log_shares(counts: Tensor, sizes: list[int]) -> Tensor:
-    """(…, G, Y) the log of the share of a class's examples that each group of a candidate has."""
-    shares = [
-        (part + 0.001) / (part + 0.001).sum(-2, keepdim=True)
-        for part in torch.split(counts, sizes, -2)
-    ]
-    return torch.cat(shares, -2).log()
-
-
 def judged_heads(candidates: Candidates, sums: ClassSums) -> tuple[ClassGaussians, Tensor]:
     """(2, 1 + G', …) the pooled head and those of the best candidates; and (2, G', Y) the log of
     the share of a class that each group has.
@@ -131,52 +41,7 @@ def judged_heads(candidates: Candidates, sums: ClassSums) -> tuple[ClassGaussian
     pooled = ClassSums(*(part[:, :first].sum(1, keepdim=True) for part in sums))
     heads, alone = gaussian_heads(sums, pooled), gaussian_heads(pooled)
     joint = ClassGaussians(*(torch.cat(parts, 1) for parts in zip(alone, heads, strict=True)))
-    return joint, _log_shares(sums.counts, candidates.sizes)
-
-
-def judgement(
-    candidates: Candidates, logs: Tensor, y: Tensor, joined: Tensor, in_group: Tensor
-) -> dict[str, Tensor]:
-    """Scalars of a client on one half, from log densities with prior (1 + G', N, Y).
-
-    `gain` (K's, 2): sum and sum of squares of own minus common rule; `against` the same of own with
-    one size of K minus own with another; `by_group` sums by head, `products` of pairs of heads.
-    """
-    single, heads = logs[0], logs[1:]
-    own, gain, gate, by_group, products = [_true(single, y)], [], [], [], []
-    shares = torch.split(in_group, candidates.sizes)
-    for size, (part, share) in enumerate(
-        zip(torch.split(heads, candidates.sizes), shares, strict=True)
-    ):
-        weighted = part + share[:, None]  # (K, N, Y)
-        common = _true(weighted.logsumexp(0), y)
-        each = _true(part, y)  # (K, N)
-        mine = each[joined[size]]
-        own.append(mine)
-        gain.append(_two(mine - common))
-        typical = weighted.logsumexp(-1).softmax(0)[joined[size]]
-        gate.append(typical.sum())
-        by_group.append(each.sum(1))
-        products.append((each @ each.T).flatten())
-    pairs = itertools.combinations(range(len(own)), 2)
-    return {
-        "size": torch.tensor(float(len(y)), dtype=torch.float64),
-        "joined": joined.double(),
-        "gain": torch.stack(gain),
-        "against": torch.stack([_two(own[more] - own[less]) for less, more in pairs]),
-        "gate": torch.stack(gate),
-        "by_group": torch.cat(by_group),
-        "products": torch.cat(products),
-    }
-
-
-def _true(logs: Tensor, y: Tensor) -> Tensor:
-    """(…, N) the probability of the true labels."""
-    return log_of_labels(logs, y).exp()
-
-
-def _two(differences: Tensor) -> Tensor:
-    return torch.stack([differences.sum(), differences.square().sum()])
+    return joint, log_shares(sums.counts, candidates.sizes)
 
 
 @tree.register
@@ -213,7 +78,7 @@ def find(candidates: Candidates, judged: Mapping[str, Any], margin: float) -> Fo
         pair: one_sided(two, size, margin)
         for pair, two in zip(pairs, total["against"].tolist(), strict=True)
     }
-    number = _smallest(p_values, against, p)
+    number = smallest_number(p_values, against, p)
     group, sure = _membership(candidates, judged, number)
     two = total["against"][pairs.index((0, best + 1))]
     return Found(
@@ -229,30 +94,6 @@ def find(candidates: Candidates, judged: Mapping[str, Any], margin: float) -> Fo
         group,
         sure,
     )
-
-
-def one_sided(two: Sequence[float], size: float, margin: float) -> float:
-    """p of a mean above `margin`, from the sum and the sum of squares of `size` differences: by the
-    normal law, as examples are independent given the heads.
-    """
-    if size < 2:
-        return 1.0
-    mean = two[0] / size
-    variance = max(two[1] / size - mean**2, 1e-12) / (size - 1)
-    return float(stats.norm.sf((mean - margin) / variance**0.5))
-
-
-def _smallest(p_values: Tensor, against: Mapping[tuple[int, int], float], p: float) -> int:
-    """The smallest K that no larger one beats by more than the margin; 1 without a concept."""
-    if p > LEVEL:
-        return 1
-    number = next(k + 1 for k, value in enumerate(p_values.tolist()) if value <= LEVEL) + 1
-    sizes = len(p_values) + 1
-    while True:
-        larger = [k for k in range(number + 1, sizes + 1) if against[number - 1, k - 1] <= LEVEL]
-        if not larger:
-            return number
-        number = larger[0]
 
 
 def _membership(

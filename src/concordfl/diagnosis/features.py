@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from ..core import Key, tree
-from .heads import ClassSums
+from ..toolbox.class_heads import ClassSums
 
 # The statistics: means in all directions; means and squares in those in which classes are alike.
 MEANS, OTHER_MEANS, OTHER_SQUARES = range(3)

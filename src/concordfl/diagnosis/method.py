@@ -43,18 +43,20 @@ from ..core import (
     client_step,
     tree,
 )
-from ..toolbox import gaussian
+from ..toolbox import axes, groupings
+from ..toolbox.axes import NUM_HALVES, features_of, halves_of
+from ..toolbox.class_heads import (
+    ClassGaussians,
+    ClassSums,
+    gaussian_heads,
+    own_shares,
+    shares_of,
+    sums_by_class,
+)
+from ..toolbox.groupings import Candidates
 from . import concept, features
 from .answers import Names, answer
-from .concept import Candidates
-from .heads import ClassGaussians, ClassSums, gaussian_heads, own_shares, shares_of, sums_by_class
 from .state import DiagnoseServer
-
-FRAME = "frame"  # the name under which the coordinates of the features are published
-MAX_PIXELS = 200  # of all channels: larger images are shrunk before anything else
-MIN_EXAMPLES_PER_DIMENSION = 10
-NUM_HALVES = 2
-MIN_LOG = -7.0  # of a label's probability, so that no single example decides
 
 
 @tree.register
@@ -133,30 +135,14 @@ class Diagnose(Algorithm):
     # --- features ---------------------------------------------------------------------------------
 
     def find_axes(self, server: DiagnoseServer, cohort: Cohort) -> DiagnoseServer:
-        """Principal axes; of a table's columns after each is divided by its deviation."""
         moments = cohort.sum(self.measure)
-        most = max(1, int(moments.mass[0]) // MIN_EXAMPLES_PER_DIMENSION)
-        frame = axes_of(moments, min(self.dimensions, most), unit=len(cohort.task.input_shape) == 1)
-        cohort.publish(FRAME, frame)
+        frame = axes.axes_of(moments, self.dimensions, cohort.task.input_shape)
+        cohort.publish(axes.FRAME, frame)
         return server._replace(frame=frame)
 
     @client_step
     def measure(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        """Moments of the inputs, as they are before there are coordinates."""
-        x = inputs_of(client, client.examples)
-        ones = torch.ones(len(x), 1, dtype=torch.float64)
-        no_shift = torch.zeros(x.shape[1], dtype=torch.float64)
-        return state, Total(gaussian.statistics(x, ones, no_shift, "full"))
-
-    def features(self, client: Client, examples: Examples) -> Tensor:
-        """(N, D) computed once per client."""
-
-        def compute() -> Tensor:
-            frame: gaussian.Frame = client.published(FRAME)
-            return frame.project(inputs_of(client, examples))
-
-        found: Tensor = examples.cached("features", compute)
-        return found
+        return state, Total(axes.moments_of(client))
 
     # --- amount and labels ------------------------------------------------------------------------
 
@@ -195,7 +181,7 @@ class Diagnose(Algorithm):
             chosen, score = self._choose(client, state, message, own)
             joined.append(chosen)
             scores.append(score)
-            totals.append(concept.spread(self.candidates, self._sums(client, own), chosen))
+            totals.append(groupings.spread(self.candidates, self._sums(client, own), chosen))
         stacked = ClassSums(*(torch.stack(parts) for parts in zip(*totals, strict=True)))
         reply = {"sums": Total(stacked), "scores": Total(torch.stack(scores))}
         return {"joined": torch.stack(joined)}, reply
@@ -209,31 +195,30 @@ class Diagnose(Algorithm):
         if message.sums is None:
             return self._joined(client, {})[own], nothing
         at = halves_of(client) == own
-        x, y = self.features(client, client.examples)[at], client.examples.y[at]
+        x, y = features_of(client, client.examples)[at], client.examples.y[at]
         sums, total = self._sums(client, own), _half(message.sums, own)
         heads = concept.without(candidates, total, sums, self._joined(client, state)[own])
         logs = heads.log_ratios(x) + own_shares(sums.counts, message.shares[own]).log()
-        fits = concept.log_of_labels(logs, y).clamp_min(MIN_LOG).sum(-1)
+        fits = groupings.log_of_labels(logs, y).clamp_min(groupings.MIN_LOG).sum(-1)
         chosen = candidates.best(fits)
         if not message.is_last:
             return chosen, nothing
         logs = logs + heads.log_common(x)
-        return chosen, concept.gains(candidates, logs, y, chosen, total.counts)
+        return chosen, groupings.gains(candidates, logs, y, chosen, total.counts)
 
     def _joined(self, client: Client, state: Tree) -> Tensor:
         """(2, candidates) its groups; of a client that has missed all steps, those of chance."""
         if "joined" in state:
             joined: Tensor = state["joined"]
             return joined
-        keys = [Key(client.seed, "groups", client.id, own) for own in range(NUM_HALVES)]
-        return torch.stack([self.candidates.by_chance(key) for key in keys])
+        return groupings.by_chance(client, self.candidates)
 
     def _sums(self, client: Client, own: int) -> ClassSums:
         """Of one half, `second` over all classes; computed once."""
 
         def compute() -> ClassSums:
             at = halves_of(client) == own
-            x, y = self.features(client, client.examples)[at], client.examples.y[at]
+            x, y = features_of(client, client.examples)[at], client.examples.y[at]
             sums = sums_by_class(x, y, client.num_classes)
             return sums._replace(second=sums.second.sum(0))
 
@@ -248,12 +233,12 @@ class Diagnose(Algorithm):
     @client_step
     def measure_heads(self, client: Client, state: Tree, message: Tensor) -> tuple[Tree, Tree]:
         candidates, half = self.candidates, halves_of(client)
-        x, y = self.features(client, client.examples), client.examples.y
+        x, y = features_of(client, client.examples), client.examples.y
         totals = []
         for own in range(NUM_HALVES):
             sums = sums_by_class(x[half == own], y[half == own], client.num_classes)
             joined = self._joined(client, state)[own][message[own]]
-            totals.append(concept.spread_best(candidates, sums, joined))
+            totals.append(groupings.spread_best(candidates, sums, joined))
         return state, Total(ClassSums(*(torch.stack(parts) for parts in zip(*totals, strict=True))))
 
     # --- the concept ------------------------------------------------------------------------------
@@ -270,7 +255,7 @@ class Diagnose(Algorithm):
     def judge(self, client: Client, state: Tree, message: JudgeMessage) -> tuple[Tree, Tree]:
         """How probable the labels of one half are by the heads made from the other half."""
         half, y = halves_of(client), client.examples.y
-        x = self.features(client, client.examples)
+        x = features_of(client, client.examples)
         replies = []
         for own in range(NUM_HALVES):
             other = half != own
@@ -280,7 +265,7 @@ class Diagnose(Algorithm):
             logs = heads.log_density(x[other]) + prior  # (1 + G', N, Y)
             joined = self._joined(client, state)[own][message.best[own]]
             replies.append(
-                concept.judgement(self.candidates, logs, y[other], joined, message.in_group[own])
+                groupings.judgement(self.candidates, logs, y[other], joined, message.in_group[own])
             )
         return state, {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
 
@@ -295,7 +280,7 @@ class Diagnose(Algorithm):
 
     @client_step
     def measure_cells(self, client: Client, state: Tree, message: Tree) -> tuple[Tree, Tree]:
-        x, y = self.features(client, client.examples), client.examples.y
+        x, y = features_of(client, client.examples), client.examples.y
         sums = sums_by_class(x, y, client.num_classes)
         chosen = F.one_hot(torch.tensor(message["group"]), message["groups"]).double()
         return state, Total(
@@ -312,7 +297,7 @@ class Diagnose(Algorithm):
 
     @client_step
     def compare(self, client: Client, state: Tree, message: FeaturesMessage) -> tuple[Tree, Tree]:
-        x, y = self.features(client, client.examples), client.examples.y
+        x, y = features_of(client, client.examples), client.examples.y
         key = Key(client.seed, "signs", client.id)
         return state, features.displacement(x, y, message.group, message.cells, self.signs, key)
 
@@ -326,7 +311,7 @@ class Diagnose(Algorithm):
         return OneHead(gaussian_heads(total), shares_of(total.counts))
 
     def predict(self, client: Client, state: Tree, message: OneHead, examples: Examples) -> Tensor:
-        logs = message.heads.log_density(self.features(client, examples))
+        logs = message.heads.log_density(features_of(client, examples))
         return (logs + message.shares.log()).softmax(-1)
 
     def describe(self, server: DiagnoseServer) -> dict[str, Any]:
@@ -335,52 +320,6 @@ class Diagnose(Algorithm):
             return {}
         classes = tuple(str(label) for label in range(_found(server.shares).shape[1]))
         return {"diagnosis": answer(server, Names(classes, ()), self.draws, seed=0)}
-
-
-def inputs_of(client: Client, examples: Examples) -> Tensor:
-    """(N, F) examples as numbers: large images shrunk to at most MAX_PIXELS, missing cells 0."""
-
-    def flat(inputs: Tensor) -> Tensor:
-        if inputs.ndim == 4:
-            channels, height, width = inputs.shape[1:]
-            factor = (channels * height * width / MAX_PIXELS) ** 0.5
-            if factor > 1:
-                size = (max(1, int(height / factor)), max(1, int(width / factor)))
-                inputs = F.adaptive_avg_pool2d(inputs, size)
-        return inputs.flatten(1).double().nan_to_num()
-
-    return client.over(examples, flat)
-
-
-def axes_of(moments: gaussian.Statistics, dimensions: int, *, unit: bool) -> gaussian.Frame:
-    """The coordinates of the features; directions in which nothing varies are left out."""
-    mean = moments.first[0] / moments.mass[0]
-    covariance = moments.second[0] / moments.mass[0] - torch.outer(mean, mean)
-    deviations = covariance.diagonal().clamp_min(0).sqrt()
-    varies = deviations > 1e-6 * deviations.max()
-    scale = varies / deviations.clamp_min(1e-12) if unit else varies.double()
-    variances, axes = torch.linalg.eigh(scale[:, None] * covariance * scale)
-    kept = variances > 1e-6 * variances.max()
-    kept[-1] = True
-    axes = (axes[:, kept] * scale[:, None]).flip(1)[:, :dimensions]
-    signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
-    return gaussian.Frame(mean, (axes * torch.where(signs == 0, 1.0, signs)).contiguous())
-
-
-def halves_of(client: Client) -> Tensor:
-    """(N,) 0 or 1: two halves with as nearly the same labels as can be."""
-    y = client.examples.y
-
-    def deal() -> Tensor:
-        key = Key(client.seed, "halves", client.id)
-        order = key.permutation(len(y))
-        order = order[y[order].argsort(stable=True)]
-        half = torch.empty_like(y)
-        half[order] = torch.arange(len(y)) % 2
-        return half
-
-    found: Tensor = client.examples.cached("halves", deal)
-    return found
 
 
 def _counts(y: Tensor, num_classes: int) -> Tensor:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ..core import Tree, tree
 from ..toolbox import gaussian
+from ..toolbox.class_heads import ClassSums
 from .concept import Found
-from .heads import ClassSums
 
 
 @tree.register
