@@ -1,11 +1,14 @@
 """Concord: one encoder for all clients, and a head for every concept.
 
-Our own. The encoder is trained by everybody, each of K heads by the clients whose labels it
-explains. Label shares, which FedConceptEM (Guo et al., 2024) divides by, stand beside the heads,
-which need not learn them. There are more heads than concepts; those that turn out to be of one
-concept become one. Numbers in the code are the equations of docs/concord.md.
+Our own. Before the training, clients whose labels mean the same are found on frozen features, in
+closed form; a head for each of these groups, and the encoder of all, are then trained together.
+Label shares, which FedConceptEM (Guo et al., 2024) divides by, stand beside the heads, which need
+not learn them. Now and then a client looks which head explains it; one that none explains takes a
+head that is still free. Numbers in the code are the equations of docs/concord.md.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
@@ -15,10 +18,11 @@ from torch import Tensor, nn
 
 from ..core import (
     About,
-    Algorithm,
     Batch,
     Client,
+    ClientId,
     Cohort,
+    Count,
     Degenerate,
     Examples,
     Mean,
@@ -27,6 +31,7 @@ from ..core import (
     Params,
     Positive,
     Rows,
+    Stage,
     Task,
     Total,
     Tree,
@@ -35,119 +40,161 @@ from ..core import (
     weighted_loss,
 )
 from ..toolbox import heads, labels, mixture
+from .grouping import NOTHING_JOINED, FindsGroups, Grouping, Joined
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
-MIN_LIKENESS = 0.6  # of heads that become one
+WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
 
 
 @tree.register
 class ConcordServer(NamedTuple):
     params: Params
-    standing: Tensor  # (K,) whether a head has not become part of another
+    used: Tensor  # (K,) whether a client has ever had this head
     prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
+    grouping: Grouping
+
+
+@tree.register
+class ConcordMessage(NamedTuple):
+    params: Params
+    used: Tensor
+    prior: Tensor
+    grouping: Grouping  # its number and order alone
+
+
+@tree.register
+class ConcordClient(NamedTuple):
+    joined: Joined  # groups on the way to those that were found
+    omega: Tensor  # (K,) how much of each concept it is; empty until it has trained
+    visits: int  # in which it has trained
 
 
 @tree.register
 class ConcordMixture(NamedTuple):
     """What a client predicts with."""
 
-    omega: Tensor  # (K,) how much of each concept it is
+    omega: Tensor  # (K,)
     log_shares: Tensor  # (Y,) of its labels
 
 
 @dataclass(frozen=True)
-class Concord(Algorithm):
+class Concord(FindsGroups):
     about = About(
         "Concord",
         "ours",
         2026,
-        travels="the model with K heads, sums of labels and hits",
-        private="data, mixture weights",
-        cost="about 1.8",
+        travels="the model with K heads, sums of labels, moments by class",
+        private="data, which concept it is of",
+        cost="about 1.2",
     )
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights and label shares"
 
     num_heads: ModelCount = 6  # K: more than there are concepts
     sharpness: Positive = 15.0  # τ: for how many examples a client's mean evidence counts
+    look_every: Count = 5  # visits, until a client looks at all heads again
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
-    merge: bool = True  # whether heads of one concept become one
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return heads.ManyHeads(module, self.num_heads, "concord")
 
+    @property
+    def most_groups(self) -> int:
+        return self.num_heads - 1  # one is left for what comes later
+
+    def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
+        return *self.group_stages(), Stage("train", self.round)
+
     # --- the server -------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> ConcordServer:
-        standing = torch.ones(self.num_heads, dtype=torch.bool)
+        used = torch.arange(self.num_heads) == 0
         prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
-        return ConcordServer(task.model.init(seed), standing, prior)
+        return ConcordServer(task.model.init(seed), used, prior, Grouping())
+
+    def message(self, server: ConcordServer, client_id: ClientId | None) -> ConcordMessage:
+        found = server.grouping._replace(sums=None, scores=None)
+        used = torch.arange(self.num_heads) < max(found.number, 1)
+        return ConcordMessage(server.params, used | server.used, server.prior, found)
 
     def round(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
-        model, total = cohort.task.model, cohort.sum(self.train, broadcast=server)
+        model = cohort.task.model
+        total = cohort.sum(self.train, broadcast=self.message(server, None))
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
         before = tree.subset(server.params, model.head_names)
         layer = total["heads"].mean(otherwise=before)  # (5)
-        after = server._replace(
+        return server._replace(
             params={**server.params, **encoder, **layer},
+            used=server.used | (total["held"] > 0),
             prior=labels.share_prior(total["labels"]),  # (0)
         )
-        table = total["table"]
-        alike = heads.likeness(total["hits"], table)  # (6)
-        if not self.merge or alike.max() < MIN_LIKENESS:
-            return after
-        return self._merged(model, after, table.sum(1), int(alike.argmax()))
-
-    def _merged(
-        self, model: Model, server: ConcordServer, held: Tensor, pair: int
-    ) -> ConcordServer:
-        """The second of two heads becomes part of the first, by how much is with each (7)."""
-        kept, gone = sorted(divmod(pair, self.num_heads))
-        every = heads.rows(model, server.params, self.num_heads)
-        share = float(held[gone] / (held[kept] + held[gone]))
-        every[kept] = tree.add(tree.scale(every[kept], 1 - share), tree.scale(every[gone], share))
-        standing = server.standing.clone()
-        standing[gone] = False
-        return server._replace(params={**server.params, **heads.join(every)}, standing=standing)
 
     # --- the client -------------------------------------------------------------------------------
 
+    def init_client(self, client: Client, message: Tree) -> ConcordClient:
+        return ConcordClient(NOTHING_JOINED, torch.empty(0, dtype=torch.float64), visits=0)
+
     @client_step
-    def train(self, client: Client, state: Tree, message: ConcordServer) -> tuple[Tree, Tree]:
+    def train(
+        self, client: Client, state: ConcordClient, message: ConcordMessage
+    ) -> tuple[ConcordClient, Tree]:
         model, before = client.model, message.params
-        outputs = self._outputs(client, before)
-        omega = self._weights(client, message, outputs)  # (1)
+        omega = self._choose_heads(client, state, message)
         loss = partial(self._loss, client, omega, self._log_shares(client, message))
         trained = client.fit(before, loss)  # (2)
-        counts = client.label_counts()
-        table = omega[:, None] * counts  # (K, Y)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
-        weights = self._row_weights(table).flatten()  # (3)
+        weights = self._row_weights(omega, client.label_counts()).flatten()  # (3)
         reply = {
             "encoder": Mean(next(encoders), client.size, around=next(encoders)),
             "heads": Mean(next(layers), weights, around=next(layers)),
-            "table": Total(table),
-            "labels": Total(labels.pairs(counts)),
-            "hits": Total(heads.hits(outputs, client.examples.y, omega)),
+            "labels": Total(labels.pairs(client.label_counts())),
+            "held": Total(omega * client.size),
         }
-        return state, reply
+        return ConcordClient(state.joined, omega, state.visits + 1), reply
 
-    def _weights(self, client: Client, message: ConcordServer, outputs: Tensor) -> Tensor:
-        """(K,) ω ∝ exp(-τ mean loss) over the heads that stand; 0 where it is next to nothing."""
-        losses = heads.losses(client, outputs, client.examples.y).double().mean(0)
-        evidence = (-self.sharpness * losses).masked_fill(~message.standing, -torch.inf)
+    def _choose_heads(
+        self, client: Client, state: ConcordClient, message: ConcordMessage
+    ) -> Tensor:
+        """(K,) ω: the group's head at first, then what explains the client, every few visits; a
+        free head where nothing does.
+        """
+        if len(state.omega) and state.visits % self.look_every:
+            return state.omega
+        group = self.group_of(client, state, message.grouping)
+        if not state.visits and group is not None:
+            return self._only(group)
+        losses = self._losses(client, message)
+        free = (~message.used).nonzero().flatten().tolist()
+        guess = math.log(client.num_classes) + WORSE_THAN_GUESSING
+        if free and bool(losses[message.used].min() > guess):
+            return self._only(free[0])
+        return self._weights(losses, message)
+
+    def _only(self, head: int) -> Tensor:
+        return (torch.arange(self.num_heads) == head).double()
+
+    def _losses(self, client: Client, message: ConcordMessage) -> Tensor:
+        """(K,) mean loss of every head on the client's examples."""
+        outputs = self._outputs(client, message.params)
+        return heads.losses(client, outputs, client.examples.y).double().mean(0)
+
+    def _weights(self, losses: Tensor, message: ConcordMessage) -> Tensor:
+        """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (1)."""
+        evidence = (-self.sharpness * losses).masked_fill(~message.used, -torch.inf)
         omega = evidence.softmax(0)
         return torch.where(omega < MIN_SHARE, 0, omega)
 
-    def _row_weights(self, table: Tensor) -> Tensor:
+    def _row_weights(self, omega: Tensor, counts: Tensor) -> Tensor:
         """(K, Y) of a client in each row of each head: by its label, and a little by all labels."""
-        all_labels = table.sum(1, keepdim=True).expand_as(table)
-        return table + ABSENT_WEIGHT / len(table.T) * all_labels if self.balanced else all_labels
+        absent = ABSENT_WEIGHT * counts.mean()
+        return omega[:, None] * (
+            counts + absent if self.balanced else counts.sum().expand_as(counts)
+        )
 
-    def _log_shares(self, client: Client, message: ConcordServer) -> Tensor:
+    def _log_shares(self, client: Client, message: ConcordMessage) -> Tensor:
         """(Y,) of the client's labels; 0 where heads are to learn them."""
         counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
@@ -155,16 +202,12 @@ class Concord(Algorithm):
     def _loss(
         self, client: Client, omega: Tensor, log_shares: Tensor, params: Params, batch: Batch
     ) -> Tensor:
-        """Every head learns at the full rate, the encoder from each by ω."""
+        """Σ_k ω_k times the loss of head k, of the heads that the client has."""
         features = client.model.features(params, batch.x)
-        omega, log_shares = omega.to(features), log_shares.to(features)
-
-        def losses(seen: Tensor) -> Tensor:
-            outputs = heads.of_features(client, self.num_heads, params, seen)
-            return heads.losses(client, outputs + log_shares, batch.y)
-
-        by_head, not_by_encoder = losses(features), losses(features.detach())
-        return weighted_loss(by_head @ omega + not_by_encoder @ (1 - omega), batch)
+        outputs = heads.of_features(client, self.num_heads, params, features)
+        held = omega.nonzero().flatten()
+        by_head = heads.losses(client, outputs[:, held] + log_shares.to(outputs), batch.y)
+        return weighted_loss(by_head @ omega[held].to(by_head), batch)
 
     def _outputs(self, client: Client, params: Params, examples: Examples | None = None) -> Tensor:
         """(N, K, Y) of all heads."""
@@ -173,30 +216,33 @@ class Concord(Algorithm):
     # --- prediction -------------------------------------------------------------------------------
 
     def adapt(
-        self, client: Client, state: Tree, message: ConcordServer, *, new: bool
+        self, client: Client, state: ConcordClient, message: ConcordMessage, *, new: bool
     ) -> ConcordMixture:
-        outputs = self._outputs(client, message.params)
-        omega = self._weights(client, message, outputs)
+        """A participant predicts with the heads that it has trained; others look at all."""
+        if not new and len(state.omega):
+            omega = state.omega
+        else:
+            omega = self._weights(self._losses(client, message), message)
         return ConcordMixture(omega, self._log_shares(client, message))
 
     def predict(
-        self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples
+        self, client: Client, state: ConcordMixture, message: ConcordMessage, examples: Examples
     ) -> Tensor:
         outputs = self._outputs(client, message.params, examples) + state.log_shares
         return mixture.average(list(client.objective.predictions(outputs).unbind(1)), state.omega)
 
-    def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
+    def module(self, client: Client, state: ConcordMixture, message: ConcordMessage) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))
         readout = client.objective.readout()
         return heads.HeadMixture(network, readout, state.omega, state.log_shares)
 
     def inspect(
-        self, client: Client, state: ConcordMixture, message: ConcordServer
+        self, client: Client, state: ConcordMixture, message: ConcordMessage
     ) -> dict[str, Any]:
         return {"group": int(state.omega.argmax()), "weights": state.omega}
 
     def describe(self, server: ConcordServer) -> dict[str, Any]:
-        return {"heads": int(server.standing.sum())}
+        return {"heads": int(self.message(server, None).used.sum())}
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced

@@ -9,7 +9,6 @@ does. What more probable the true label becomes is the gain; the test is whether
 margin.
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +19,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..core import tree
+from ..toolbox import groupings
 from ..toolbox.class_heads import ClassGaussians, ClassSums, Linear, gaussian_heads, linear_heads
-from ..toolbox.groupings import Candidates, log_shares, one_sided, smallest_number, spread
+from ..toolbox.groupings import Candidates, log_shares, spread
 
 
 def without(candidates: Candidates, total: ClassSums, own: ClassSums, joined: Tensor) -> Linear:
@@ -70,17 +70,10 @@ def find(candidates: Candidates, judged: Mapping[str, Any], margin: float) -> Fo
     }
     size = float(total["size"])
     gains = total["gain"][:, 0] / max(size, 1)
-    p_values = torch.tensor([one_sided(pair, size, margin) for pair in total["gain"].tolist()])
-    p = min(1.0, float(p_values.min()) * len(p_values))
+    p, p_values, number = groupings.test_numbers(candidates, total, margin)
     best = int(p_values.argmin())
-    pairs = list(itertools.combinations(range(len(candidates.sizes) + 1), 2))
-    against = {
-        pair: one_sided(two, size, margin)
-        for pair, two in zip(pairs, total["against"].tolist(), strict=True)
-    }
-    number = smallest_number(p_values, against, p)
     group, sure = _membership(candidates, judged, number)
-    two = total["against"][pairs.index((0, best + 1))]
+    two = total["against"][groupings.number_pairs(candidates).index((0, best + 1))]
     return Found(
         number,
         p,
@@ -90,7 +83,7 @@ def find(candidates: Candidates, judged: Mapping[str, Any], margin: float) -> Fo
         p_values,
         total["gate"] / max(size, 1),
         float(two[0]) / max(size, 1),
-        one_sided(two.tolist(), size, margin),
+        groupings.one_sided(two.tolist(), size, margin),
         group,
         sure,
     )

@@ -7,6 +7,8 @@ from the client is right for all clients alike.
 Shapes: N examples, G heads, Y classes, D dimensions; sums are doubles.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -95,6 +97,28 @@ def linear_heads(sums: ClassSums, parent: ClassSums) -> Linear:
     precision = torch.linalg.inv(_rounded(within))
     slopes = means @ precision
     return Linear(slopes, -(slopes * means).sum(-1) / 2, precision)
+
+
+def linear_heads_of_all(sums: ClassSums, sizes: Sequence[int]) -> Linear:
+    """Of groupings of the same examples into so many heads each; heads of one grouping share a
+    covariance, so that `second`, over all classes and heads, is the same for every grouping.
+    """
+    parts, start = [], 0
+    for size, same in itertools.groupby(sizes):
+        count = len(list(same))
+        at = slice(start, start + count * size)
+        start += count * size
+        counts = sums.counts[at].view(count, size, -1)  # (R, K, Y)
+        first = sums.first[at].view(count, size, *sums.first.shape[1:])
+        parent = ClassSums(counts[0].sum(0), first[0].sum(0), sums.second)
+        means = _towards(ClassSums(counts, first, sums.second), _means(parent))
+        cells = ClassSums(counts.flatten(1), first.flatten(1, 2), sums.second)
+        precision = torch.linalg.inv(_rounded(_within(cells)))[:, None]  # (R, 1, D, D)
+        slopes = means @ precision
+        offsets = -(slopes * means).sum(-1) / 2
+        each = precision.expand(count, size, *precision.shape[2:])
+        parts.append([part.flatten(0, 1) for part in (slopes, offsets, each)])
+    return Linear(*(torch.cat(found) for found in zip(*parts, strict=True)))
 
 
 def gaussian_heads(sums: ClassSums, parent: ClassSums | None = None) -> ClassGaussians:

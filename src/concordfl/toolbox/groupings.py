@@ -47,6 +47,11 @@ class Candidates(NamedTuple):
         """(candidates,) the first head of each."""
         return torch.tensor([0, *itertools.accumulate(self.all_sizes)])[:-1]
 
+    def heads_of(self, which: Tensor) -> Tensor:
+        """The heads of these candidates, one after the other."""
+        starts = self.starts
+        return torch.cat([starts[one] + torch.arange(self.all_sizes[one]) for one in which])
+
     def by_chance(self, key: Key) -> Tensor:
         """(candidates,) a group for each."""
         draws = key.uniform((len(self.all_sizes),))
@@ -171,6 +176,32 @@ def one_sided(two: Sequence[float], size: float, margin: float) -> float:
     mean = two[0] / size
     variance = max(two[1] / size - mean**2, 1e-12) / (size - 1)
     return float(stats.norm.sf((mean - margin) / variance**0.5))
+
+
+class Tests(NamedTuple):
+    """Of all numbers of groups."""
+
+    p: float  # that there are no groups, corrected for how many numbers were tried
+    p_values: Tensor  # (K's,) of each number against one rule for all
+    number: int  # of groups
+
+
+def test_numbers(candidates: Candidates, total: Mapping[str, Tensor], margin: float) -> Tests:
+    """From the sums of judgements over clients and halves."""
+    size = float(total["size"])
+    p_values = torch.tensor([one_sided(pair, size, margin) for pair in total["gain"].tolist()])
+    p = min(1.0, float(p_values.min()) * len(p_values))
+    pairs = number_pairs(candidates)
+    against = {
+        pair: one_sided(two, size, margin)
+        for pair, two in zip(pairs, total["against"].tolist(), strict=True)
+    }
+    return Tests(p, p_values, smallest_number(p_values, against, p))
+
+
+def number_pairs(candidates: Candidates) -> list[tuple[int, int]]:
+    """What `against` compares: places among one group and the numbers that were tried."""
+    return list(itertools.combinations(range(len(candidates.sizes) + 1), 2))
 
 
 def smallest_number(p_values: Tensor, against: Mapping[tuple[int, int], float], p: float) -> int:
