@@ -45,10 +45,10 @@ FOLDER = Path(__file__).parents[1] / "experiments/diagnose"
 SETTINGS, RESULTS = FOLDER / "settings", FOLDER / "recommend.csv"
 METHODS = (
     *("local", "fedavg", "fedavg-ft", "ditto", "apfl", "feddual"),
-    *("ifca", "fedem", "fedconceptem", "fedconcat"),
+    *("ifca", "fedem", "fedconceptem", "fedconcat", "concord"),
 )
 ALWAYS = ("fedavg", "fedavg-ft", "fedconceptem")  # what the rules are compared with
-SEEDS = (0,)
+SEEDS = (0, 1)
 MIN_SETTINGS = 2  # that a rule is made from
 
 
