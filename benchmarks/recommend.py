@@ -177,7 +177,9 @@ def _percent(value: float | None) -> str:
 
 
 class Case(NamedTuple):
-    """What a setting and seed have come to, for one purpose: points behind the best method."""
+    """What was diagnosed of a setting with one seed, and what its methods come to, for one purpose:
+    points behind the best method, both as means over seeds.
+    """
 
     setting: str
     facts: Facts
@@ -186,16 +188,24 @@ class Case(NamedTuple):
 
 def cases(rows: Rows, purpose: Purpose) -> list[Case]:
     """Those in which every method that has a figure at all has been run."""
-    found = []
+    complete: dict[str, list[dict[str, Row]]] = {}
     for setting, seed in sorted({key[:2] for key in rows}):
-        own = [rows[setting, seed, method] for method in METHODS if (setting, seed, method) in rows]
-        figures = {row.method: row.local if purpose == "local" else row.new for row in own}
-        known = {method: float(figure) for method, figure in figures.items() if figure}
-        if len(own) == len(METHODS) and known:
-            best = max(known.values())
-            behind = {method: best - figure for method, figure in known.items()}
-            found.append(Case(setting, own[0].facts, behind))
+        own = {name: rows[setting, seed, name] for name in METHODS if (setting, seed, name) in rows}
+        if len(own) == len(METHODS):
+            complete.setdefault(setting, []).append(own)
+    found = []
+    for setting, by_seed in complete.items():
+        means = {name: _mean_figure([own[name] for own in by_seed], purpose) for name in METHODS}
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        if known:
+            behind = {name: max(known.values()) - mean for name, mean in known.items()}
+            found += [Case(setting, own[METHODS[0]].facts, behind) for own in by_seed]
     return found
+
+
+def _mean_figure(rows: Sequence[Row], purpose: Purpose) -> float | None:
+    figures = [row.local if purpose == "local" else row.new for row in rows]
+    return statistics.mean(float(one) for one in figures) if all(figures) else None
 
 
 def make_rules(rows: Rows, without: str | None = None) -> list[Rule]:
@@ -269,8 +279,8 @@ def _toml(value: str | bool | list[str]) -> str:
 
 
 def tables(rows: Rows) -> Iterator[str]:
-    """Points behind the best method, a mean over seeds, with rules that were made without the
-    setting itself; beside it, those of one method for all.
+    """Points behind the method that is best in the mean over seeds, with rules that were made
+    without the setting itself; beside it, those of one method for all.
     """
     for purpose in PURPOSES:
         own = cases(rows, purpose)

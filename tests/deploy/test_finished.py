@@ -37,7 +37,7 @@ def test_loading_gives_identical_accuracy(name, tmp_path):
         assert accuracy == reported[id]["accuracy"]
     personal = list((tmp_path / "run/models").glob("clients/*.safetensors"))
     assert bool(personal) == (
-        ALGORITHMS[name].personal and name not in ("concord", "fedavg-ft", "ifca", "cfl", "fesem")
+        ALGORITHMS[name].personal and name not in ("fedavg-ft", "ifca", "cfl", "fesem")
     )
 
 

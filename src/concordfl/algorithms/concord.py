@@ -30,6 +30,7 @@ from ..core import (
     ModelCount,
     Params,
     Positive,
+    Probability,
     Rows,
     Stage,
     Task,
@@ -65,7 +66,7 @@ class ConcordMessage(NamedTuple):
 
 @tree.register
 class ConcordClient(NamedTuple):
-    joined: Joined  # groups on the way to those that were found
+    joined: Joined  # groups on the way to those that were found; empty once it has trained
     omega: Tensor  # (K,) how much of each concept it is; empty until it has trained
     visits: int  # in which it has trained
 
@@ -93,8 +94,9 @@ class Concord(FindsGroups):
 
     num_heads: ModelCount = 6  # K: more than there are concepts
     sharpness: Positive = 15.0  # τ: for how many examples a client's mean evidence counts
-    look_every: Count = 5  # visits, until a client looks at all heads again
+    look_every: Count = 10  # visits, until a client looks at all heads again
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
+    share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return heads.ManyHeads(module, self.num_heads, "concord")
@@ -142,8 +144,8 @@ class Concord(FindsGroups):
     ) -> tuple[ConcordClient, Tree]:
         model, before = client.model, message.params
         omega = self._choose_heads(client, state, message)
-        loss = partial(self._loss, client, omega, self._log_shares(client, message))
-        trained = client.fit(before, loss)  # (2)
+        beside = self.share_weight * self._log_shares(client, message)
+        trained = client.fit(before, partial(self._loss, client, omega, beside))  # (2)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
         weights = self._row_weights(omega, client.label_counts()).flatten()  # (3)
@@ -153,7 +155,7 @@ class Concord(FindsGroups):
             "labels": Total(labels.pairs(client.label_counts())),
             "held": Total(omega * client.size),
         }
-        return ConcordClient(state.joined, omega, state.visits + 1), reply
+        return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
 
     def _choose_heads(
         self, client: Client, state: ConcordClient, message: ConcordMessage
@@ -200,13 +202,13 @@ class Concord(FindsGroups):
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
 
     def _loss(
-        self, client: Client, omega: Tensor, log_shares: Tensor, params: Params, batch: Batch
+        self, client: Client, omega: Tensor, beside: Tensor, params: Params, batch: Batch
     ) -> Tensor:
-        """Σ_k ω_k times the loss of head k, of the heads that the client has."""
+        """Σ_k ω_k times the loss of head k, with `beside` (Y,) added to its outputs."""
         features = client.model.features(params, batch.x)
         outputs = heads.of_features(client, self.num_heads, params, features)
         held = omega.nonzero().flatten()
-        by_head = heads.losses(client, outputs[:, held] + log_shares.to(outputs), batch.y)
+        by_head = heads.losses(client, outputs[:, held] + beside.to(outputs), batch.y)
         return weighted_loss(by_head @ omega[held].to(by_head), batch)
 
     def _outputs(self, client: Client, params: Params, examples: Examples | None = None) -> Tensor:
