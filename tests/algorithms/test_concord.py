@@ -301,7 +301,7 @@ def test_a_client_that_no_head_explains_takes_a_free_one():
     client = some_client(method)
     message = start(method, client)._replace(used=torch.tensor([True, False, True]))
     explained = easy(method, client, message)
-    visited = NEW._replace(omega=torch.tensor([1.0, 0, 0]).double(), visits=5)
+    visited = NEW._replace(omega=torch.tensor([1.0, 0, 0]).double(), visits=10)
     kept = method._choose_heads(client, visited, explained)
     assert kept[1] == 0
     assert float(kept.sum()) == pytest.approx(1.0)
