@@ -18,8 +18,8 @@ from scipy import stats
 from concordfl.core import Key
 from concordfl.diagnosis import features
 from concordfl.diagnosis.labels import label_test
-from concordfl.diagnosis.method import axes_of
 from concordfl.toolbox import gaussian
+from concordfl.toolbox.axes import axes_of
 from concordfl.toolbox.class_heads import ClassSums, sums_by_class
 from diagnose_grid import LEVEL, STRENGTHS, Case, make_clients
 
@@ -75,7 +75,7 @@ def project(inputs: list[np.ndarray], case: Case) -> list[torch.Tensor]:
     ones = torch.ones(len(everything), 1, dtype=torch.float64)
     no_shift = torch.zeros(everything.shape[1], dtype=torch.float64)
     moments = gaussian.statistics(everything, ones, no_shift, "full")
-    frame = axes_of(moments, min(DIMENSIONS, len(everything) // 10), unit=case.data == "table")
+    frame = axes_of(moments, DIMENSIONS, tuple(inputs[0].shape[1:]))
     return [frame.project(x) for x in flat]
 
 
