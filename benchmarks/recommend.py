@@ -47,9 +47,10 @@ METHODS = (
     *("local", "fedavg", "fedavg-ft", "ditto", "apfl", "feddual"),
     *("ifca", "fedem", "fedconceptem", "fedconcat", "concord"),
 )
-ALWAYS = ("fedavg", "fedavg-ft", "fedconceptem")  # what the rules are compared with
+ALWAYS = ("concord", "fedavg-ft", "fedconceptem")  # what the rules are compared with
 SEEDS = (0, 1)
 MIN_SETTINGS = 2  # that a rule is made from
+PRIOR_SETTINGS = 1.0  # that the mean over all settings counts for in every rule
 
 
 class Row(NamedTuple):
@@ -215,6 +216,7 @@ def make_rules(rows: Rows, without: str | None = None) -> list[Rule]:
     made = []
     for purpose in PURPOSES:
         own = [case for case in cases(rows, purpose) if case.setting != without]
+        overall = ranking(own)
         for level in LEVELS:
             groups: dict[tuple[str | bool, ...], list[Case]] = {}
             for case in own:
@@ -224,7 +226,7 @@ def make_rules(rows: Rows, without: str | None = None) -> list[Rule]:
                 settings = sorted({case.setting for case in members})
                 if len(settings) >= MIN_SETTINGS or not level:
                     holds = dict(zip(level, values, strict=True))
-                    made.append(Rule(purpose, holds, settings, ranking(members)))
+                    made.append(Rule(purpose, holds, settings, ranking(members, overall)))
     return [rule for place, rule in enumerate(made) if not _is_repeated(rule, made[place + 1 :])]
 
 
@@ -239,17 +241,23 @@ def _is_repeated(rule: Rule, later: Sequence[Rule]) -> bool:
     return following is not None and following.settings == rule.settings
 
 
-def ranking(members: Sequence[Case]) -> dict[str, float]:
-    """Mean points behind the best, of the methods that all cases have; settings count alike."""
+def ranking(
+    members: Sequence[Case], overall: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Expected points behind the best, of the methods that all cases have: the mean over settings,
+    which count alike, drawn to `overall` as few settings say little.
+    """
     settings = sorted({case.setting for case in members})
     known = set.intersection(*(set(case.behind) for case in members))
-    means = {
-        method: statistics.mean(
+    means = {}
+    for method in sorted(known):
+        by_setting = [
             statistics.mean(case.behind[method] for case in members if case.setting == setting)
             for setting in settings
-        )
-        for method in sorted(known)
-    }
+        ]
+        prior = PRIOR_SETTINGS if overall and method in overall else 0.0
+        drawn = sum(by_setting) + (prior * overall[method] if overall and prior else 0.0)
+        means[method] = drawn / (len(settings) + prior)
     return dict(sorted(means.items(), key=lambda pair: pair[1]))
 
 

@@ -2,7 +2,7 @@
 
 The rules are data (rules.toml), made from a benchmark by `benchmarks/recommend.py rules`: the
 answers under which a rule holds, the settings of the benchmark in which `diagnose` gave them, and
-how far every method was behind the best one there. The first rule that holds is taken.
+how far every method is expected behind the best one there. The first rule that holds is taken.
 """
 
 import statistics
@@ -66,11 +66,11 @@ class Rule(NamedTuple):
     purpose: Purpose
     holds: Conditions
     settings: Sequence[str]  # of the benchmark
-    behind: Mapping[str, float]  # points behind the best method, in the mean; the best first
+    behind: Mapping[str, float]  # expected points behind the best method; the best first
 
 
 class Suggestion(TypedDict):
-    """A method with its settings, and how far it was behind the best one in the benchmark."""
+    """A method with its settings, and how far behind the best one it is expected to be."""
 
     method: str
     settings: dict[str, Any]
@@ -156,9 +156,9 @@ def _because(rule: Rule, methods: Sequence[Suggestion]) -> str:
     rest = ", ".join(f"{other['method']} {other['behind']:.1f}" for other in others)
     count = len(rule.settings)
     return (
-        f"in {count} setting{'s' * (count > 1)} of our benchmark{_where(rule.holds)}, "
-        f"{first['method']} was {first['behind']:.1f} points behind the best method in the mean "
-        f"({rest})"
+        f"from {count} setting{'s' * (count > 1)} of our benchmark{_where(rule.holds)}, and with "
+        f"the weight of one from all, {first['method']} is expected {first['behind']:.1f} points "
+        f"behind the best method ({rest})"
     )
 
 
