@@ -10,11 +10,13 @@ from sklearn.metrics import adjusted_rand_score
 
 import toys
 from concordfl import Aggregation, SettingError, Training
-from concordfl.algorithms import Concord, FedAvg
+from concordfl.algorithms import Concord, FedAvg, grouping
 from concordfl.algorithms.concord import ConcordClient
-from concordfl.algorithms.grouping import NOTHING_JOINED
+from concordfl.algorithms.grouping import NOTHING_JOINED, GroupSums
 from concordfl.core import Batch, Task, tree
 from concordfl.data import Arrays, Federation
+from concordfl.engine.evaluate import EVALUATION_STEPS
+from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
 from concordfl.toolbox.class_heads import ClassSums, linear_heads_of_all, sums_by_class
 from concordfl.toolbox.heads import ManyHeads
@@ -365,9 +367,111 @@ def test_a_concept_that_appears_later_takes_a_free_head():
     assert made.records[-1]["local"]["accuracy"] > 0.95
 
 
-def test_only_sums_are_asked_for():
-    made, _ = play(Concord(), toys.federation(), rounds=2)
-    assert made.executor.states.ids()
+def test_only_sums_are_asked_for(monkeypatch):
+    orders = []
+    perform = Serial.perform
+
+    def spy(executor, order):
+        orders.append(order)
+        return perform(executor, order)
+
+    monkeypatch.setattr(Serial, "perform", spy)
+    play(Concord(), toys.federation(), rounds=2)
+    wanted = {order.wanted for order in orders if order.step not in EVALUATION_STEPS}
+    assert wanted == {"total"}
+    assert all(order.each is None for order in orders), "a message of its own costs what all cost"
+
+
+def test_half_of_the_label_shares_stand_beside_the_heads_in_training():
+    method = Concord(num_heads=1, share_weight=0.5)
+    client = some_client(method)
+    message = start(method, client)
+    examples = client.examples
+    batch = Batch(examples.inputs(), examples.y, None, torch.arange(len(examples)))
+    seen = []
+    fit = client.fit
+    client.fit = lambda params, loss: seen.append(loss(params, batch)) or fit(params, loss)
+    method.train(client, NEW, message)
+    counts = np.bincount(examples.y.numpy(), minlength=3) + 1
+    beside = torch.from_numpy(0.5 * np.log(counts / counts.sum()))
+    outputs = client.logits(message.params).double() + beside
+    expected = torch.nn.functional.cross_entropy(outputs, examples.y)
+    assert float(seen[0].detach()) == pytest.approx(float(expected), abs=1e-5)
+
+
+# --- who is away ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clients_that_drop_out_while_groups_are_looked_for(seed):
+    """A third of the replies is lost: nobody is taken out of sums that they have no part in."""
+    data = concepts(seed=seed, number_of_concepts=2)
+    plan = Plan(rounds=4, evaluate_every=4, seed=seed, dropout=0.3)
+    made = toys.experiment(Concord(), data, plan=plan)
+    progress = made.run(made.start())
+    assert progress.server.grouping.number == 2
+    assert int(progress.server.used.sum()) == 2
+    assert set(made.records[-1]["missing"]) == {"dropped out"}, "no reply was refused"
+
+
+@pytest.mark.parametrize("is_in_it", [True, False])
+def test_a_client_judges_heads_without_its_own_part(monkeypatch, is_in_it):
+    """Which it has only if the sums are of the round in which it has joined."""
+    judged = []
+
+    def spy(sums, sizes):
+        judged.append(sums)
+        return linear_heads_of_all(sums, sizes)
+
+    monkeypatch.setattr(grouping, "linear_heads_of_all", spy)
+    method = Concord(num_heads=3)
+    client = some_client(method)
+    client.examples.cached("features", client.examples.x.double)
+    state, first = method.join_groups(client, NEW, GroupSums(None, -1, is_last=False))
+    own = first["sums"].value
+    others = ClassSums(*(3 * part + 1 for part in own))
+    total = ClassSums(*(a + b for a, b in zip(own, others, strict=True))) if is_in_it else others
+    round = state.joined.round if is_in_it else state.joined.round + 1
+    method.join_groups(client, state, GroupSums(total, round, is_last=False))
+    for half, sums in enumerate(judged):
+        for found, expected in zip(sums, others, strict=True):
+            torch.testing.assert_close(found, expected[half].double(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_in_which_too_few_answer_end_nothing(seed):
+    plan = Plan(rounds=3, evaluate_every=3, seed=seed, dropout=0.5, min_replies=4)
+    made = toys.experiment(Concord(), toys.federation(), plan=plan)
+    assert made.run(made.start()).round > 0
+
+
+def test_clients_of_one_concept_do_not_part_before_anything_is_learnt():
+    made, progress = play(Concord(num_heads=2), concepts(number_of_concepts=1), rounds=12)
+    assert int(progress.server.used.sum()) == 1
+    assert {row["group"] for row in toys.rows(made).values()} == {0}
+
+
+def test_a_client_that_has_missed_the_groups_looks_until_it_has_decided():
+    method = Concord(num_heads=3)
+    client = some_client(method)
+    message = start(method, client)
+    undecided = NEW._replace(omega=torch.full((3,), 1 / 3, dtype=torch.float64), visits=1)
+    looked = method._choose_heads(client, undecided, message)
+    assert torch.equal(looked, method.adapt(client, NEW, message, new=True).omega)
+
+
+# --- how much is sent -----------------------------------------------------------------------------
+
+
+def test_many_heads_look_for_no_more_groups():
+    assert Concord(num_heads=1000).candidates == Concord(num_heads=6).candidates
+
+
+def test_wide_tables_are_one_group_unseen():
+    data = toys.federation(clients=3, features=1001)
+    made, progress = play(Concord(), data, rounds=1)
+    assert progress.server.grouping.number == 1
+    assert made.records[-1]["server"] == {"heads": 1, "groups": 1}
 
 
 def test_a_round_sends_little_more_than_fedavgs():

@@ -20,7 +20,6 @@ from ..core import (
     About,
     Batch,
     Client,
-    ClientId,
     Cohort,
     Count,
     Degenerate,
@@ -41,10 +40,11 @@ from ..core import (
     weighted_loss,
 )
 from ..toolbox import heads, labels, mixture
-from .grouping import NOTHING_JOINED, FindsGroups, Grouping, Joined
+from .grouping import MOST_GROUPS, NOTHING_JOINED, FindsGroups, Grouping, Joined
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
+DECIDED = 0.9  # the largest weight of a client that need not look at every visit
 WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
 
 
@@ -54,14 +54,6 @@ class ConcordServer(NamedTuple):
     used: Tensor  # (K,) whether a client has ever had this head
     prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
     grouping: Grouping
-
-
-@tree.register
-class ConcordMessage(NamedTuple):
-    params: Params
-    used: Tensor
-    prior: Tensor
-    grouping: Grouping  # its number and order alone
 
 
 @tree.register
@@ -103,7 +95,7 @@ class Concord(FindsGroups):
 
     @property
     def most_groups(self) -> int:
-        return self.num_heads - 1  # one is left for what comes later
+        return min(self.num_heads - 1, MOST_GROUPS)  # a head is left for what comes later
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         return *self.group_stages(), Stage("train", self.round)
@@ -115,14 +107,13 @@ class Concord(FindsGroups):
         prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
         return ConcordServer(task.model.init(seed), used, prior, Grouping())
 
-    def message(self, server: ConcordServer, client_id: ClientId | None) -> ConcordMessage:
-        found = server.grouping._replace(sums=None, scores=None)
-        used = torch.arange(self.num_heads) < max(found.number, 1)
-        return ConcordMessage(server.params, used | server.used, server.prior, found)
+    def judge_groups(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
+        after: ConcordServer = super().judge_groups(server, cohort)
+        return after._replace(used=torch.arange(self.num_heads) < max(after.grouping.number, 1))
 
     def round(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
         model = cohort.task.model
-        total = cohort.sum(self.train, broadcast=self.message(server, None))
+        total = cohort.sum(self.train, broadcast=server)
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
         before = tree.subset(server.params, model.head_names)
@@ -140,7 +131,7 @@ class Concord(FindsGroups):
 
     @client_step
     def train(
-        self, client: Client, state: ConcordClient, message: ConcordMessage
+        self, client: Client, state: ConcordClient, message: ConcordServer
     ) -> tuple[ConcordClient, Tree]:
         model, before = client.model, message.params
         omega = self._choose_heads(client, state, message)
@@ -157,13 +148,12 @@ class Concord(FindsGroups):
         }
         return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
 
-    def _choose_heads(
-        self, client: Client, state: ConcordClient, message: ConcordMessage
-    ) -> Tensor:
-        """(K,) ω: the group's head at first, then what explains the client, every few visits; a
-        free head where nothing does.
+    def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
+        """(K,) ω: the group's head at first, then what explains the client, every few visits, or
+        every time as long as that is undecided; a free head where nothing does.
         """
-        if len(state.omega) and state.visits % self.look_every:
+        is_decided = bool(state.visits) and float(state.omega.max()) > DECIDED
+        if is_decided and state.visits % self.look_every:
             return state.omega
         group = self.group_of(client, state, message.grouping)
         if not state.visits and group is not None:
@@ -171,20 +161,20 @@ class Concord(FindsGroups):
         losses = self._losses(client, message)
         free = (~message.used).nonzero().flatten().tolist()
         guess = math.log(client.num_classes) + WORSE_THAN_GUESSING
-        if free and bool(losses[message.used].min() > guess):
+        if state.visits and free and bool(losses[message.used].min() > guess):
             return self._only(free[0])
         return self._weights(losses, message)
 
     def _only(self, head: int) -> Tensor:
         return (torch.arange(self.num_heads) == head).double()
 
-    def _losses(self, client: Client, message: ConcordMessage) -> Tensor:
+    def _losses(self, client: Client, message: ConcordServer) -> Tensor:
         """(K,) mean loss of every head on the client's examples."""
         outputs = self._outputs(client, message.params)
         return heads.losses(client, outputs, client.examples.y).double().mean(0)
 
-    def _weights(self, losses: Tensor, message: ConcordMessage) -> Tensor:
-        """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (1)."""
+    def _weights(self, losses: Tensor, message: ConcordServer) -> Tensor:
+        """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (6)."""
         evidence = (-self.sharpness * losses).masked_fill(~message.used, -torch.inf)
         omega = evidence.softmax(0)
         return torch.where(omega < MIN_SHARE, 0, omega)
@@ -196,7 +186,7 @@ class Concord(FindsGroups):
             counts + absent if self.balanced else counts.sum().expand_as(counts)
         )
 
-    def _log_shares(self, client: Client, message: ConcordMessage) -> Tensor:
+    def _log_shares(self, client: Client, message: ConcordServer) -> Tensor:
         """(Y,) of the client's labels; 0 where heads are to learn them."""
         counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
@@ -218,7 +208,7 @@ class Concord(FindsGroups):
     # --- prediction -------------------------------------------------------------------------------
 
     def adapt(
-        self, client: Client, state: ConcordClient, message: ConcordMessage, *, new: bool
+        self, client: Client, state: ConcordClient, message: ConcordServer, *, new: bool
     ) -> ConcordMixture:
         """A participant predicts with the heads that it has trained; others look at all."""
         if not new and len(state.omega):
@@ -228,23 +218,23 @@ class Concord(FindsGroups):
         return ConcordMixture(omega, self._log_shares(client, message))
 
     def predict(
-        self, client: Client, state: ConcordMixture, message: ConcordMessage, examples: Examples
+        self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples
     ) -> Tensor:
         outputs = self._outputs(client, message.params, examples) + state.log_shares
         return mixture.average(list(client.objective.predictions(outputs).unbind(1)), state.omega)
 
-    def module(self, client: Client, state: ConcordMixture, message: ConcordMessage) -> nn.Module:
+    def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))
         readout = client.objective.readout()
         return heads.HeadMixture(network, readout, state.omega, state.log_shares)
 
     def inspect(
-        self, client: Client, state: ConcordMixture, message: ConcordMessage
+        self, client: Client, state: ConcordMixture, message: ConcordServer
     ) -> dict[str, Any]:
         return {"group": int(state.omega.argmax()), "weights": state.omega}
 
     def describe(self, server: ConcordServer) -> dict[str, Any]:
-        return {"heads": int(self.message(server, None).used.sum())}
+        return {"heads": int(server.used.sum()), "groups": server.grouping.number}
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced

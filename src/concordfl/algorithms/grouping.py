@@ -31,10 +31,11 @@ from ..toolbox.class_heads import (
     linear_heads_of_all,
     own_shares,
     shares_of,
-    sums_by_class,
 )
 from ..toolbox.groupings import Candidates
 
+MOST_GROUPS = 5  # what is sent grows as the square of it
+MOST_FEATURES = 1000  # of tables: what is sent first grows as the square of it
 DIMENSIONS = 20  # of the principal axes
 RESTARTS, STEPS = 3, 8  # of EM
 MARGIN = 0.02  # a concept counts if its group's rule is right for more than this share of examples
@@ -46,13 +47,15 @@ class Grouping(NamedTuple):
 
     sums: ClassSums | None = None  # (2, G, …) of the heads of all groupings, in EM; `second` of all
     scores: Tensor | None = None  # (2, groupings) of the choices behind them
-    number: int = 0  # of groups; 0 where they have not been looked for
+    round: int = -1  # that the sums are of
+    number: int = 0  # of groups; 0 where that is not known
     order: Tensor | None = None  # (number,) the group of the second half that is one of the first
 
 
 @tree.register
 class GroupSums(NamedTuple):
     sums: ClassSums | None  # None at first
+    round: int  # that they are of
     is_last: bool
 
 
@@ -66,11 +69,12 @@ class Judged(NamedTuple):
 class Joined(NamedTuple):
     """What a client remembers; empty where it has missed the stage."""
 
+    round: int  # in which it joined: whether the sums have a part of its own
     groups: Tensor  # (2, groupings) that it has joined with each half
     likely: Tensor  # (2, G') how probable the other half's labels are by each head, in sum
 
 
-NOTHING_JOINED = Joined(torch.empty(0), torch.empty(0))
+NOTHING_JOINED = Joined(-1, torch.empty(0), torch.empty(0))
 
 
 class FindsGroups(Algorithm):
@@ -91,15 +95,15 @@ class FindsGroups(Algorithm):
     def group_stages(self) -> Sequence[Stage]:
         """What goes before the training; nothing where there can be only one group."""
 
-        def stage(name: str, play: Any, rounds: int = 1) -> Stage:
+        def stage(name: str, play: Any, rounds: int = 1, *, required: bool = False) -> Stage:
             return Stage(
-                name, play, rounds, everyone=True, prepares=True, required=False, trains=False
+                name, play, rounds, everyone=True, prepares=True, required=required, trains=False
             )
 
         if self.most_groups < 2:
             return ()
         return (
-            stage("axes", self.find_axes),
+            stage("axes", self.find_axes, required=True),
             stage("groups", self.move_groups, STEPS + 1),
             stage("judge", self.judge_groups),
         )
@@ -107,19 +111,27 @@ class FindsGroups(Algorithm):
     # --- the server -------------------------------------------------------------------------------
 
     def find_axes(self, server: Any, cohort: Cohort) -> Any:
+        """The coordinates; inputs that are too wide for them are one group unseen."""
+        if axes.num_features(cohort.task.input_shape) > MOST_FEATURES:
+            return server._replace(grouping=Grouping(number=1))
         moments = cohort.sum(self.measure)
         cohort.publish(axes.FRAME, axes.axes_of(moments, DIMENSIONS, cohort.task.input_shape))
         return server
 
     def move_groups(self, server: Any, cohort: Cohort) -> Any:
         """A step of EM of all groupings, on both halves at once; the last one is scored."""
-        message = GroupSums(server.grouping.sums, is_last=cohort.round == STEPS)
+        known: Grouping = server.grouping
+        if known.number:
+            return server
+        message = GroupSums(known.sums, known.round, is_last=cohort.round == STEPS)
         total = cohort.sum(self.join_groups, broadcast=message)
-        return server._replace(grouping=Grouping(total["sums"], total["scores"]))
+        return server._replace(grouping=Grouping(total["sums"], total["scores"], cohort.round))
 
     def judge_groups(self, server: Any, cohort: Cohort) -> Any:
         """How many groups there are, and which groups of the two halves are the same."""
         candidates, sums = self.candidates, server.grouping.sums
+        if sums is None:  # they have not been looked for, or nobody has answered
+            return server
         best = candidates.best_restarts(server.grouping.scores)
         heads = torch.stack([candidates.heads_of(own) for own in best])
         halves = torch.arange(NUM_HALVES)[:, None]
@@ -143,8 +155,8 @@ class FindsGroups(Algorithm):
         choices = [self._choose(client, state, message, own) for own in range(NUM_HALVES)]
         joined, scores = (torch.stack(parts) for parts in zip(*choices, strict=True))
         totals = [self._spread(client, joined[own], own) for own in range(NUM_HALVES)]
-        sums = ClassSums(*(torch.stack(parts).float() for parts in zip(*totals, strict=True)))
-        state = state._replace(joined=Joined(joined, torch.empty(0)))
+        sums = ClassSums(*(torch.stack(parts) for parts in zip(*totals, strict=True)))
+        state = state._replace(joined=Joined(client.round, joined, torch.empty(0)))
         return state, {"sums": Total(sums), "scores": Total(scores)}
 
     def _choose(
@@ -155,9 +167,10 @@ class FindsGroups(Algorithm):
         nothing = torch.zeros(len(candidates.all_sizes), dtype=torch.float64)
         if message.sums is None:
             return before[own], nothing
-        mine = self._spread(client, before[own], own)
-        total = _half(message.sums, own)
-        others = ClassSums(*(all_of - part for all_of, part in zip(total, mine, strict=True)))
+        total = others = _half(message.sums, own)
+        if state.joined.round == message.round:  # the sums have a part of its own, as it was sent
+            mine = self._spread(client, before[own], own)
+            others = ClassSums(*(whole - part for whole, part in zip(total, mine, strict=True)))
         at = halves_of(client) == own
         x, y = features_of(client, client.examples)[at], client.examples.y[at]
         logs = self._logs(linear_heads_of_all(others, candidates.all_sizes), x, client, total, own)
@@ -184,13 +197,15 @@ class FindsGroups(Algorithm):
             replies.append(
                 groupings.judgement(candidates, logs, y[half != own], joined[own], in_group)
             )
+        has_joined = float(state.joined.round >= 0)  # by chance alone, it says nothing
         reply = {
-            name: Total(replies[0][name] + replies[1][name]) for name in ("size", "gain", "against")
+            name: Total(has_joined * (replies[0][name] + replies[1][name]))
+            for name in ("size", "gain", "against")
         }
         common = torch.zeros(len(candidates.sizes), self.most_groups, self.most_groups)
-        common[torch.arange(len(candidates.sizes)), joined[0], joined[1]] = 1.0
+        common[torch.arange(len(candidates.sizes)), joined[0], joined[1]] = has_joined
         likely = torch.stack([own["by_group"] for own in replies])
-        state = state._replace(joined=Joined(self._joined(client, state), likely))
+        state = state._replace(joined=state.joined._replace(likely=likely))
         return state, {**reply, "common": Total(common)}
 
     def group_of(self, client: Client, state: Any, grouping: Grouping) -> int | None:
@@ -214,27 +229,15 @@ class FindsGroups(Algorithm):
 
     def _spread(self, client: Client, joined: Tensor, own: int) -> ClassSums:
         """The sums of one half at the heads that it has joined; `second` is of all heads."""
-        sums = self._sums(client, own)
+        sums = axes.sums_of_half(client, own)
         without_second = sums._replace(second=torch.zeros((), dtype=torch.float64))
         by_head = groupings.spread(self.candidates, without_second, joined)
-        return by_head._replace(second=sums.second)
-
-    def _sums(self, client: Client, own: int) -> ClassSums:
-        """Of one half, `second` over all classes; computed once."""
-
-        def compute() -> ClassSums:
-            at = halves_of(client) == own
-            x, y = features_of(client, client.examples)[at], client.examples.y[at]
-            sums = sums_by_class(x, y, client.num_classes)
-            return sums._replace(second=sums.second.sum(0))
-
-        found: ClassSums = client.examples.cached(f"sums of half {own}", compute)
-        return found
+        return ClassSums(by_head.counts.float(), by_head.first.float(), sums.second.float())
 
     def _logs(self, heads: Linear, x: Tensor, client: Client, total: ClassSums, own: int) -> Tensor:
         """(G, N, Y) of x by every head, with the client's label shares."""
         pooled = shares_of(_pooled(total).counts[0])
-        shares = own_shares(self._sums(client, own).counts, pooled)
+        shares = own_shares(axes.sums_of_half(client, own).counts, pooled)
         return heads.log_ratios(x) + shares.log()
 
 

@@ -75,14 +75,20 @@ class Course:
         return time.process_time() - began, traffic.down + traffic.up - before
 
 
-def measure_methods(repeats: int, *, quick: bool = False, report: Report = silent) -> Findings:
-    """All methods take turns, and FedAvg plays a round in each of them."""
+def measure_methods(
+    repeats: int,
+    *,
+    quick: bool = False,
+    report: Report = silent,
+    names: Sequence[str] = tuple(ALGORITHMS),
+) -> Findings:
+    """The methods take turns, and FedAvg plays a round in each of them."""
     workload = WORKLOAD.quick() if quick else WORKLOAD
     enough = repeats + NUM_WARM_UPS
     notes = [images(workload.clients * workload.examples).source]
     with one_thread(), ExitStack() as stack:
         courses: dict[str, Course] = {}
-        for name in sorted(ALGORITHMS):
+        for name in sorted(set(names)):
             try:
                 courses[name] = _start(name, workload, 2 * enough, stack)
             except SettingError as reason:  # a method that this network does not suit
@@ -94,14 +100,14 @@ def measure_methods(repeats: int, *, quick: bool = False, report: Report = silen
     if flagged:
         notes.append(f"Far from the claim: {', '.join(flagged)}.")
     table = FindingsTable(
-        f"Every method, {workload.description}, in one process", COLUMNS, tuple(rows), labels=2
+        f"Rounds of methods, {workload.description}, in one process", COLUMNS, tuple(rows), labels=2
     )
     return Findings("methods", (table,), tuple(notes), _panels(rows), repeats)
 
 
-def count_steps(repeats: int) -> int:
+def count_steps(repeats: int, names: Sequence[str] = tuple(ALGORITHMS)) -> int:
     """About how often `report` is called."""
-    return len(ALGORITHMS) * (1 + repeats + NUM_WARM_UPS)
+    return len(set(names)) * (1 + repeats + NUM_WARM_UPS)
 
 
 def _start(name: str, workload: Workload, rounds: int, stack: ExitStack) -> Course:

@@ -38,6 +38,12 @@ OutOption = Annotated[
         show_default=False,
     ),
 ]
+MethodsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithms", help="Only these, separated by commas; all if left out.", show_default=False
+    ),
+]
 VenvsOption = Annotated[
     Path | None,
     typer.Option(
@@ -60,13 +66,25 @@ def speed(repeats: RepeatsOption = 5, quick: QuickOption = False, out: OutOption
 
 
 @app.command()
-def methods(repeats: RepeatsOption = 5, quick: QuickOption = False, out: OutOption = None) -> None:
+def methods(
+    repeats: RepeatsOption = 5,
+    quick: QuickOption = False,
+    out: OutOption = None,
+    algorithms: MethodsOption = None,
+) -> None:
     """Seconds and bytes of every method's rounds, beside the cost that `list` claims."""
     with quiet_interrupts():
+        from ..algorithms import ALGORITHMS
         from ..bench.methods import count_steps, measure_methods
+        from .options import known_names
 
-    with _measuring("methods", count_steps(repeats), out) as report:
-        findings = measure_methods(repeats, quick=quick, report=report)
+    names = list(ALGORITHMS) if algorithms is None else known_names(algorithms)
+    own = [name for name in names if name not in ALGORITHMS]
+    if own:
+        complain(f"--algorithms must be names of concordfl's own methods, got {', '.join(own)}")
+        raise typer.Exit(1)
+    with _measuring("methods", count_steps(repeats, names), out) as report:
+        findings = measure_methods(repeats, quick=quick, report=report, names=names)
     _present(findings, out)
 
 

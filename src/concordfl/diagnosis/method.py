@@ -181,7 +181,7 @@ class Diagnose(Algorithm):
             chosen, score = self._choose(client, state, message, own)
             joined.append(chosen)
             scores.append(score)
-            totals.append(groupings.spread(self.candidates, self._sums(client, own), chosen))
+            totals.append(groupings.spread(self.candidates, axes.sums_of_half(client, own), chosen))
         stacked = ClassSums(*(torch.stack(parts) for parts in zip(*totals, strict=True)))
         reply = {"sums": Total(stacked), "scores": Total(torch.stack(scores))}
         return {"joined": torch.stack(joined)}, reply
@@ -196,7 +196,7 @@ class Diagnose(Algorithm):
             return self._joined(client, {})[own], nothing
         at = halves_of(client) == own
         x, y = features_of(client, client.examples)[at], client.examples.y[at]
-        sums, total = self._sums(client, own), _half(message.sums, own)
+        sums, total = axes.sums_of_half(client, own), _half(message.sums, own)
         heads = concept.without(candidates, total, sums, self._joined(client, state)[own])
         logs = heads.log_ratios(x) + own_shares(sums.counts, message.shares[own]).log()
         fits = groupings.log_of_labels(logs, y).clamp_min(groupings.MIN_LOG).sum(-1)
@@ -212,18 +212,6 @@ class Diagnose(Algorithm):
             joined: Tensor = state["joined"]
             return joined
         return groupings.by_chance(client, self.candidates)
-
-    def _sums(self, client: Client, own: int) -> ClassSums:
-        """Of one half, `second` over all classes; computed once."""
-
-        def compute() -> ClassSums:
-            at = halves_of(client) == own
-            x, y = features_of(client, client.examples)[at], client.examples.y[at]
-            sums = sums_by_class(x, y, client.num_classes)
-            return sums._replace(second=sums.second.sum(0))
-
-        found: ClassSums = client.examples.cached(f"sums of half {own}", compute)
-        return found
 
     def make_heads(self, server: DiagnoseServer, cohort: Cohort) -> DiagnoseServer:
         best = self.candidates.best_restarts(_found(server.scores))

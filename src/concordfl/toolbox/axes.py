@@ -2,12 +2,15 @@
 two halves of each client's examples.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import Client, Examples, Key
 from . import gaussian
+from .class_heads import ClassSums, sums_by_class
 
 FRAME = "frame"  # the name under which the coordinates are published
 NUM_HALVES = 2
@@ -28,14 +31,26 @@ def inputs_of(client: Client, examples: Examples) -> Tensor:
 
     def flat(inputs: Tensor) -> Tensor:
         if inputs.ndim == 4:
-            channels, height, width = inputs.shape[1:]
-            factor = (channels * height * width / MAX_PIXELS) ** 0.5
-            if factor > 1:
-                size = (max(1, int(height / factor)), max(1, int(width / factor)))
+            size = shrunk(*inputs.shape[1:])
+            if size != tuple(inputs.shape[2:]):
                 inputs = F.adaptive_avg_pool2d(inputs, size)
         return inputs.flatten(1).double().nan_to_num()
 
     return client.over(examples, flat)
+
+
+def num_features(input_shape: tuple[int, ...]) -> int:
+    """Of an example as `inputs_of` gives it."""
+    if len(input_shape) != 3:
+        return math.prod(input_shape)
+    channels, *size = input_shape
+    return channels * math.prod(shrunk(channels, *size))
+
+
+def shrunk(channels: int, height: int, width: int) -> tuple[int, int]:
+    """Height and width at which an image has about MAX_PIXELS values."""
+    factor = max(1.0, (channels * height * width / MAX_PIXELS) ** 0.5)
+    return max(1, int(height / factor)), max(1, int(width / factor))
 
 
 def axes_of(
@@ -83,4 +98,17 @@ def halves_of(client: Client) -> Tensor:
         return half
 
     found: Tensor = client.examples.cached("halves", deal)
+    return found
+
+
+def sums_of_half(client: Client, own: int) -> ClassSums:
+    """Moments by class of one half's features, `second` over all classes; computed once."""
+
+    def compute() -> ClassSums:
+        at = halves_of(client) == own
+        x, y = features_of(client, client.examples)[at], client.examples.y[at]
+        sums = sums_by_class(x, y, client.num_classes)
+        return sums._replace(second=sums.second.sum(0))
+
+    found: ClassSums = client.examples.cached(f"sums of half {own}", compute)
     return found
