@@ -79,7 +79,7 @@ class Concord(FindsGroups):
         2026,
         travels="the model with K heads, sums of labels, moments by class",
         private="data, which concept it is of",
-        cost="about 1.2",
+        cost="about 1.1",
     )
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights and label shares"
