@@ -1,6 +1,8 @@
 """The dependency rule, read from the imports; and that the public names are what is importable."""
 
 import ast
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -129,3 +131,9 @@ def test_an_algorithm_can_be_deleted():
                 "concordfl.algorithms.ALGORITHMS",
                 "concordfl.algorithms.ALIASES",
             }, (path, name)
+
+
+def test_a_run_does_not_wait_for_scipy():
+    """Its statistics take longer to import than everything here; what needs them imports them."""
+    code = "import sys, concordfl; concordfl.run; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..core import Algorithm, Client, Cohort, Stage, Total, Tree, client_step, tree
@@ -129,6 +128,8 @@ class FindsGroups(Algorithm):
 
     def judge_groups(self, server: Any, cohort: Cohort) -> Any:
         """How many groups there are, and which groups of the two halves are the same."""
+        from scipy.optimize import linear_sum_assignment  # slow to import
+
         candidates, sums = self.candidates, server.grouping.sums
         if sums is None:  # they have not been looked for, or nobody has answered
             return server

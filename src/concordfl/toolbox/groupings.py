@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ..core import Client, Key
@@ -171,6 +170,8 @@ def one_sided(two: Sequence[float], size: float, margin: float) -> float:
     """p of a mean above `margin`, from the sum and the sum of squares of `size` differences: by the
     normal law, as examples are independent given the heads.
     """
+    from scipy import stats  # takes longer to import than all of this library
+
     if size < 2:
         return 1.0
     mean = two[0] / size
