@@ -12,7 +12,7 @@ import toys
 from concordfl import Aggregation, SettingError, Training
 from concordfl.algorithms import Concord, FedAvg, grouping
 from concordfl.algorithms.concord import ConcordClient
-from concordfl.algorithms.grouping import NOTHING_JOINED, GroupSums
+from concordfl.algorithms.grouping import NOTHING_JOINED, Grouping, GroupSums
 from concordfl.core import Batch, Task, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.evaluate import EVALUATION_STEPS
@@ -443,6 +443,13 @@ def test_rounds_in_which_too_few_answer_end_nothing(seed):
     plan = Plan(rounds=3, evaluate_every=3, seed=seed, dropout=0.5, min_replies=4)
     made = toys.experiment(Concord(), toys.federation(), plan=plan)
     assert made.run(made.start()).round > 0
+
+
+def test_groups_that_nobody_has_judged_are_not_sent_around(monkeypatch):
+    monkeypatch.setattr(Concord, "judge_groups", lambda method, server, cohort: server)
+    made, progress = play(Concord(), toys.federation(), rounds=1)
+    assert progress.server.grouping == Grouping()
+    assert int(progress.server.used.sum()) == 1
 
 
 def test_clients_of_one_concept_do_not_part_before_anything_is_learnt():

@@ -113,6 +113,8 @@ class Concord(FindsGroups):
 
     def round(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
         model = cohort.task.model
+        if server.grouping.sums is not None:  # too few have answered to find groups
+            server = server._replace(grouping=Grouping())
         total = cohort.sum(self.train, broadcast=server)
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
