@@ -447,7 +447,7 @@ def test_rounds_in_which_too_few_answer_end_nothing(seed):
 
 def test_groups_that_nobody_has_judged_are_not_sent_around(monkeypatch):
     monkeypatch.setattr(Concord, "judge_groups", lambda method, server, cohort: server)
-    made, progress = play(Concord(), toys.federation(), rounds=1)
+    _, progress = play(Concord(), toys.federation(), rounds=1)
     assert progress.server.grouping == Grouping()
     assert int(progress.server.used.sum()) == 1
 
