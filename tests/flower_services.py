@@ -1,5 +1,6 @@
 """A SuperLink and SuperNodes as processes on loopback, for as long as a test needs them."""
 
+import re
 import subprocess
 
 import tomli_w
@@ -93,7 +94,16 @@ class Services(services.Services):
     def wait_for(self, out, seconds=600):
         """Wait for the summary of the run that was submitted last."""
         wait_until(lambda: self._ended() >= self.runs, "the run must end", seconds)
-        assert (out / "summary.json").exists(), self.log_of("link")[-5000:]
+        assert (out / "summary.json").exists(), self.log_of("link")[-5000:] + self._last_words()
+
+    def _last_words(self):
+        """What the run that was submitted last has printed at the server."""
+        runs = re.findall(r"Created run (\d+)", self.log_of("link"))
+        command = [BIN / "flwr", "log", runs[-1], "here", "--show"] if runs else ["true"]
+        shown = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, cwd=self.folder
+        )
+        return shown.stdout + shown.stderr
 
     def _ended(self):
         """Of the runs of this SuperLink."""
