@@ -169,16 +169,19 @@ class Node:
             value = evaluation(self._setup.algorithm, client, splits, state, message, order.options)
             return Reply(tree.normal(self._outgoing(value, order)), None)
         step = find_step(self._setup.algorithm, order.step)
-        before = self._setup.algorithm.init_client(client, message) if state is None else state
-        known = tree.pack(before) if packed is None else packed
+        algorithm = self._setup.algorithm
+        before = algorithm.init_client(client, message) if state is None else state
         after, reply = step(client, before, message)
         value = tree.normal(self._outgoing(reply, order))
         if not (tree.is_finite(value) and tree.is_finite(after)):
             return Missing(REFUSED, "NaN or infinity")
         new = tree.pack(after)
         # A first state that the step has only handed on, or that is empty, does not count as one.
-        first = packed is None and after is not before and bool(after)
-        return Reply(value, new if first or new != known else None)
+        if packed is None and after is not before and bool(after):
+            return Reply(value, new)
+        # A step may have changed the state that it was given, so the first one is made once more.
+        known = tree.pack(algorithm.init_client(client, message)) if packed is None else packed
+        return Reply(value, new if new != known else None)
 
     def _outgoing(self, reply: Any, order: Order) -> Tree:
         return self._setup.aggregation.outgoing(reply, order.wanted)
