@@ -24,6 +24,7 @@ from ..core import (
     Count,
     Degenerate,
     Examples,
+    Likelihood,
     Mean,
     Model,
     ModelCount,
@@ -31,6 +32,7 @@ from ..core import (
     Positive,
     Probability,
     Rows,
+    SettingError,
     Stage,
     Task,
     Total,
@@ -39,7 +41,8 @@ from ..core import (
     tree,
     weighted_loss,
 )
-from ..toolbox import heads, labels, mixture
+from ..toolbox import class_heads, heads, labels, mixture
+from ..toolbox.class_heads import ClassSums
 from .grouping import MOST_GROUPS, NOTHING_JOINED, FindsGroups, Grouping, Joined
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
@@ -54,6 +57,7 @@ class ConcordServer(NamedTuple):
     used: Tensor  # (K,) whether a client has ever had this head
     prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
     grouping: Grouping
+    inputs: ClassSums | None = None  # of features by head and class, where p(x) is modelled
 
 
 @tree.register
@@ -89,13 +93,28 @@ class Concord(FindsGroups):
     look_every: Count = 10  # visits, until a client looks at all heads again
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
+    most_groups: Count | None = None  # that are looked for; by default five, and a head is left
+    density: bool = False  # whether p(x) is modelled too: one pass, and the model sent, once more
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most_groups is not None and self.most_groups > self.num_heads:
+            raise SettingError(
+                f"most_groups must be <= num_heads = {self.num_heads}, got {self.most_groups}"
+            )
+
+    @property
+    def scores_samples(self) -> bool:  # type: ignore[override]
+        return self.density
 
     def network(self, module: nn.Module, num_classes: int) -> nn.Module:
         return heads.ManyHeads(module, self.num_heads, "concord")
 
     @property
-    def most_groups(self) -> int:
-        return min(self.num_heads - 1, MOST_GROUPS)  # a head is left for what comes later
+    def max_groups(self) -> int:
+        if self.most_groups is None:
+            return min(self.num_heads - 1, MOST_GROUPS)  # a head is left for what comes later
+        return self.most_groups
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         return *self.group_stages(), Stage("train", self.round)
@@ -120,11 +139,23 @@ class Concord(FindsGroups):
         encoder = total["encoder"].mean(otherwise=before)  # (4)
         before = tree.subset(server.params, model.head_names)
         layer = total["heads"].mean(otherwise=before)  # (5)
-        return server._replace(
+        server = server._replace(
             params={**server.params, **encoder, **layer},
             used=server.used | (total["held"] > 0),
             prior=labels.share_prior(total["labels"]),  # (0)
         )
+        return self._describe_inputs(server, cohort) if self.density else server
+
+    def ready(self, server: ConcordServer) -> bool:
+        return not self.density or server.inputs is not None
+
+    def _describe_inputs(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
+        """Sums of features under the new encoder; who has not been asked counts as it was."""
+        new: ClassSums = cohort.sum(self.measure_features, broadcast=server)
+        absent = 1 - len(cohort.ids) / cohort.population
+        if server.inputs is None or absent <= 0:
+            return server._replace(inputs=new)
+        return server._replace(inputs=tree.add(tree.scale(server.inputs, absent), new))
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -149,6 +180,14 @@ class Concord(FindsGroups):
             "held": Total(omega * client.size),
         }
         return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
+
+    @client_step
+    def measure_features(
+        self, client: Client, state: ConcordClient, message: ConcordServer
+    ) -> tuple[ConcordClient, Tree]:
+        x = self._features(client, message.params, client.examples)
+        sums = class_heads.sums_at_heads(x, client.examples.y, state.omega, client.num_classes)
+        return state, Total(sums)
 
     def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω: the group's head at first, then what explains the client, every few visits, or
@@ -207,6 +246,11 @@ class Concord(FindsGroups):
         """(N, K, Y) of all heads."""
         return client.over(examples, partial(heads.outputs, client, self.num_heads, params))
 
+    def _features(self, client: Client, params: Params, examples: Examples) -> Tensor:
+        """(N, D) what the encoder gives."""
+        features: Tensor = client.over(examples, partial(client.model.features, params))
+        return features.flatten(1).double()
+
     # --- prediction -------------------------------------------------------------------------------
 
     def adapt(
@@ -224,6 +268,31 @@ class Concord(FindsGroups):
     ) -> Tensor:
         outputs = self._outputs(client, message.params, examples) + state.log_shares
         return mixture.average(list(client.objective.predictions(outputs).unbind(1)), state.omega)
+
+    def likelihood(
+        self,
+        client: Client,
+        state: ConcordMixture | None,
+        message: ConcordServer,
+        examples: Examples,
+    ) -> Likelihood:
+        """Gaussians by head and class (7), with the client's weights and label shares, or with
+        those of all clients.
+        """
+        sums = cast(ClassSums, message.inputs)
+        x = self._features(client, message.params, examples)
+        shares = (sums.counts / sums.counts.sum()).log()
+        if state is not None:
+            shares = state.omega.log()[:, None] + state.log_shares
+        joint = class_heads.log_densities(sums, x) + shares  # (N, K, Y)
+        if state is None:
+            weights = joint.logsumexp(-1).softmax(-1)
+            outputs = self._outputs(client, message.params, examples) + shares.log_softmax(-1)
+            predicted = (client.objective.predictions(outputs.double()) * weights[..., None]).sum(1)
+        else:
+            predicted = self.predict(client, state, message, examples)
+        labelled = predicted[torch.arange(len(examples)), examples.y]
+        return Likelihood(joint.flatten(1).logsumexp(1), labelled.clamp_min(MIN_SHARE).log())
 
     def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))

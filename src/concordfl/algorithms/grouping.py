@@ -33,7 +33,7 @@ from ..toolbox.class_heads import (
 )
 from ..toolbox.groupings import Candidates
 
-MOST_GROUPS = 5  # what is sent grows as the square of it
+MOST_GROUPS = 5  # unless more are asked for: what is sent grows as the square of it
 MOST_FEATURES = 1000  # of tables: what is sent first grows as the square of it
 DIMENSIONS = 20  # of the principal axes
 RESTARTS, STEPS = 3, 8  # of EM
@@ -84,10 +84,10 @@ class FindsGroups(Algorithm):
 
     @property
     def candidates(self) -> Candidates:
-        return Candidates(self.most_groups, RESTARTS)
+        return Candidates(self.max_groups, RESTARTS)
 
     @property
-    def most_groups(self) -> int:
+    def max_groups(self) -> int:
         """The most groups that are looked for."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class FindsGroups(Algorithm):
                 name, play, rounds, everyone=True, prepares=True, required=required, trains=False
             )
 
-        if self.most_groups < 2:
+        if self.max_groups < 2:
             return ()
         return (
             stage("axes", self.find_axes, required=True),
@@ -203,7 +203,7 @@ class FindsGroups(Algorithm):
             name: Total(has_joined * (replies[0][name] + replies[1][name]))
             for name in ("size", "gain", "against")
         }
-        common = torch.zeros(len(candidates.sizes), self.most_groups, self.most_groups)
+        common = torch.zeros(len(candidates.sizes), self.max_groups, self.max_groups)
         common[torch.arange(len(candidates.sizes)), joined[0], joined[1]] = has_joined
         likely = torch.stack([own["by_group"] for own in replies])
         state = state._replace(joined=state.joined._replace(likely=likely))

@@ -8,6 +8,7 @@ Shapes: N examples, G heads, Y classes, D dimensions; sums are doubles.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -119,6 +120,24 @@ def linear_heads_of_all(sums: ClassSums, sizes: Sequence[int]) -> Linear:
         each = precision.expand(count, size, *precision.shape[2:])
         parts.append([part.flatten(0, 1) for part in (slopes, offsets, each)])
     return Linear(*(torch.cat(found) for found in zip(*parts, strict=True)))
+
+
+def sums_at_heads(x: Tensor, y: Tensor, weights: Tensor, num_classes: int) -> ClassSums:
+    """Of examples x (N, D) with labels y (N,), of which every head holds its share of `weights`
+    (G,), which add up to 1; `second` is over all classes and heads.
+    """
+    belongs = torch.nn.functional.one_hot(y, num_classes).to(x.dtype)
+    counts, first = weights[:, None] * belongs.sum(0), weights[:, None, None] * (belongs.T @ x)
+    return ClassSums(counts, first, x.T @ x)
+
+
+def log_densities(sums: ClassSums, x: Tensor) -> Tensor:
+    """(N, G, Y) log N(x; mean of the class under the head, S) of x (N, D), from sums of heads and
+    classes that share S.
+    """
+    heads = linear_heads_of_all(sums, [len(sums.counts)])
+    logs = heads.log_ratios(x) + heads.log_common(x)
+    return logs.transpose(0, 1) - x.shape[-1] / 2 * math.log(2 * math.pi)
 
 
 def gaussian_heads(sums: ClassSums, parent: ClassSums | None = None) -> ClassGaussians:
