@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 
@@ -13,12 +14,18 @@ from concordfl import Aggregation, SettingError, Training
 from concordfl.algorithms import Concord, FedAvg, grouping
 from concordfl.algorithms.concord import ConcordClient
 from concordfl.algorithms.grouping import NOTHING_JOINED, Grouping, GroupSums
-from concordfl.core import Batch, Task, tree
+from concordfl.core import Batch, Examples, Task, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.evaluate import EVALUATION_STEPS
 from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
-from concordfl.toolbox.class_heads import ClassSums, linear_heads_of_all, sums_by_class
+from concordfl.toolbox.class_heads import (
+    ClassSums,
+    linear_heads_of_all,
+    log_densities,
+    sums_at_heads,
+    sums_by_class,
+)
 from concordfl.toolbox.heads import ManyHeads
 
 PLAN = Plan(rounds=4, cohort=4)
@@ -397,6 +404,83 @@ def test_half_of_the_label_shares_stand_beside_the_heads_in_training():
     outputs = client.logits(message.params).double() + beside
     expected = torch.nn.functional.cross_entropy(outputs, examples.y)
     assert float(seen[0].detach()) == pytest.approx(float(expected), abs=1e-5)
+
+
+# --- how likely inputs are ------------------------------------------------------------------------
+
+
+def test_densities_are_those_of_scipy():
+    """Of four cells, two heads with two classes, whose Gaussians share a covariance."""
+    rng = np.random.default_rng(0)
+    cells = rng.integers(4, size=20_000)
+    spread = np.array([[2.0, 0.3, 0.0], [0.3, 2.0, 0.0], [0.0, 0.0, 2.0]])
+    means = 3 * rng.normal(size=(4, 3))
+    x = means[cells] + rng.multivariate_normal(np.zeros(3), spread, size=len(cells))
+    parts = [
+        sums_at_heads(
+            torch.from_numpy(x[cells // 2 == head]),
+            torch.from_numpy(cells[cells // 2 == head] % 2),
+            torch.eye(2, dtype=torch.float64)[head],
+            2,
+        )
+        for head in range(2)
+    ]
+    found = log_densities(tree.add(*parts), torch.from_numpy(x[:200])).flatten(1).numpy()
+    expected = np.stack([multivariate_normal(mean, spread).logpdf(x[:200]) for mean in means], 1)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    assert np.abs(found - expected).mean() < 0.15
+
+
+def test_examples_are_shared_among_heads():
+    x, y = torch.randn(9, 2, dtype=torch.float64), torch.arange(9) % 3
+    sums = sums_at_heads(x, y, torch.tensor([0.25, 0.75], dtype=torch.float64), 3)
+    assert sums.counts.tolist() == [[0.75] * 3, [2.25] * 3]
+    assert torch.allclose(sums.first.sum(0), sums_by_class(x, y, 3).first)
+    assert torch.allclose(sums.second, sums_by_class(x, y, 3).second.sum(0))
+
+
+def test_what_was_never_seen_is_unlikely():
+    data = concepts(newcomers=3)
+    made, progress = play(Concord(density=True), data, rounds=5)
+    server, method = progress.server, Concord(density=True)
+    network = toys.model_for(method, data, hidden=[8])
+    client = toys.client(data.splits("client-00").test, network, classes=4)
+    x, y = client.examples.x, client.examples.y
+
+    def likely(x, y):
+        return method.likelihood(client, None, server, Examples(x, y))
+
+    known, far, renamed = likely(x, y), likely(x + 20, y), likely(x, (y + 2) % 4)
+    assert (known.log_x > far.log_x).all()
+    assert known.log_y.mean() > renamed.log_y.mean() + 1
+    assert {"log_x", "joint"} == set(made.records[-1]["thresholds"])
+    own = method.adapt(client, NEW, server, new=True)
+    predicted = method.predict(client, own, server, client.examples)
+    labelled = predicted[torch.arange(len(y)), y].log()
+    assert torch.allclose(method.likelihood(client, own, server, client.examples).log_y, labelled)
+
+
+def test_modelling_inputs_changes_no_model():
+    data = concepts()
+    plain, dense = (play(Concord(density=on), data, rounds=3)[1] for on in (False, True))
+    assert tree.equal(plain.server.params, dense.server.params)
+    assert plain.server.inputs is None
+    assert dense.traffic.up > plain.traffic.up
+
+
+def test_sums_of_features_stand_for_all_clients_where_rounds_sample():
+    data = concepts(clients=12, examples=10)
+    plan = Plan(rounds=30, evaluate_every=30, cohort=3)
+    made = toys.experiment(Concord(density=True), data, plan=plan)
+    counts = made.run(made.start()).server.inputs.counts
+    assert float(counts.sum()) == pytest.approx(120, rel=0.01)
+
+
+def test_as_many_groups_as_heads_may_be_looked_for():
+    assert Concord(num_heads=3, most_groups=3).candidates.sizes == [2, 3]
+    assert [stage.name for stage in Concord(most_groups=1).stages(5, None)] == ["train"]
+    with pytest.raises(SettingError, match=r"most_groups must be <= num_heads = 3, got 4"):
+        Concord(num_heads=3, most_groups=4)
 
 
 # --- who is away ----------------------------------------------------------------------------------

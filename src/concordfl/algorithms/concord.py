@@ -281,14 +281,16 @@ class Concord(FindsGroups):
         """
         sums = cast(ClassSums, message.inputs)
         x = self._features(client, message.params, examples)
-        shares = (sums.counts / sums.counts.sum()).log()
-        if state is not None:
+        if state is None:
+            shares = (sums.counts / sums.counts.sum()).log()
+        else:
             shares = state.omega.log()[:, None] + state.log_shares
         joint = class_heads.log_densities(sums, x) + shares  # (N, K, Y)
         if state is None:
+            outputs = self._outputs(client, message.params, examples)
+            by_head = outputs + class_heads.shares_of(sums.counts).log()
             weights = joint.logsumexp(-1).softmax(-1)
-            outputs = self._outputs(client, message.params, examples) + shares.log_softmax(-1)
-            predicted = (client.objective.predictions(outputs.double()) * weights[..., None]).sum(1)
+            predicted = (client.objective.predictions(by_head) * weights[..., None]).sum(1)
         else:
             predicted = self.predict(client, state, message, examples)
         labelled = predicted[torch.arange(len(examples)), examples.y]
