@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,16 +45,21 @@ QUICK = Sizes(populations=(40, 80), cohort=20, rounds=4, files=10)
 
 
 def measure_scale(
-    repeats: int, *, quick: bool = False, report: Report = silent, sizes: Sizes | None = None
+    repeats: int,
+    *,
+    names: Sequence[str] = METHODS,
+    quick: bool = False,
+    report: Report = silent,
+    sizes: Sizes | None = None,
 ) -> Findings:
-    """Every method with few and with many clients, in processes of their own; then a folder of
+    """These methods with few and with many clients, in processes of their own; then a folder of
     files.
     """
     sizes = sizes or (QUICK if quick else Sizes())
     found: dict[tuple[str, int], list[Figures]] = {}
     files = []
     for _ in range(repeats):
-        for method in METHODS:
+        for method in names:
             for population in sizes.populations:
                 found.setdefault((method, population), []).append(
                     _measure_run(method, population, sizes)
@@ -72,7 +77,7 @@ def measure_scale(
     )
     seconds = {
         f"{population:,} clients": {
-            method: _median(found[method, population], "round") for method in METHODS
+            method: _median(found[method, population], "round") for method in names
         }
         for population in sizes.populations
     }
@@ -85,9 +90,9 @@ def measure_scale(
     )
 
 
-def count_steps(repeats: int) -> int:
+def count_steps(repeats: int, names: Sequence[str] = METHODS) -> int:
     """How often `report` is called."""
-    return repeats * (len(METHODS) * len(Sizes().populations) + 1)
+    return repeats * (len(names) * len(Sizes().populations) + 1)
 
 
 def _measure_run(method: str, population: int, sizes: Sizes) -> Figures:

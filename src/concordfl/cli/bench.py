@@ -1,6 +1,6 @@
 """`concordfl bench`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,26 +76,27 @@ def methods(
     with quiet_interrupts():
         from ..algorithms import ALGORITHMS
         from ..bench.methods import count_steps, measure_methods
-        from .options import known_names
 
-    names = list(ALGORITHMS) if algorithms is None else known_names(algorithms)
-    own = [name for name in names if name not in ALGORITHMS]
-    if own:
-        complain(f"--algorithms must be names of concordfl's own methods, got {', '.join(own)}")
-        raise typer.Exit(1)
+    names = _names(algorithms, tuple(ALGORITHMS), "names of concordfl's own methods")
     with _measuring("methods", count_steps(repeats, names), out) as report:
         findings = measure_methods(repeats, quick=quick, report=report, names=names)
     _present(findings, out)
 
 
 @app.command()
-def scale(repeats: RepeatsOption = 5, quick: QuickOption = False, out: OutOption = None) -> None:
+def scale(
+    repeats: RepeatsOption = 5,
+    quick: QuickOption = False,
+    out: OutOption = None,
+    algorithms: MethodsOption = None,
+) -> None:
     """100,000 clients beside 2,000: seconds, memory and disk; and a folder of 10,000 files."""
     with quiet_interrupts():
-        from ..bench.scale import count_steps, measure_scale
+        from ..bench.scale import METHODS, count_steps, measure_scale
 
-    with _measuring("scale", count_steps(repeats), out) as report:
-        findings = measure_scale(repeats, quick=quick, report=report)
+    names = _names(algorithms, METHODS, f"of {', '.join(METHODS)}")
+    with _measuring("scale", count_steps(repeats, names), out) as report:
+        findings = measure_scale(repeats, names=names, quick=quick, report=report)
     _present(findings, out)
 
 
@@ -118,6 +119,16 @@ def peers(
     with _measuring("peers", count_steps(repeats), out) as report:
         findings = compare_peers(repeats, quick=quick, venvs=kept, report=report)
     _present(findings, out)
+
+
+def _names(given: str | None, allowed: Sequence[str], rule: str) -> Sequence[str]:
+    from .options import known_names
+
+    names = allowed if given is None else known_names(given)
+    others = [name for name in names if name not in allowed]
+    if others:
+        raise SettingError(f"--algorithms must be {rule}, got {', '.join(others)}")
+    return names
 
 
 @contextmanager
