@@ -255,7 +255,7 @@ def test_clients_that_differ_in_labels_alone_are_one_group():
 
 def test_two_heads_or_fewer_look_for_no_groups():
     for heads in (1, 2):
-        stages = Concord(num_heads=heads).stages(5, None)
+        stages = Concord(num_heads=heads).stages(5, toys.model_for(Concord(), toys.federation()))
         assert [stage.name for stage in stages] == ["train"]
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import (
@@ -41,9 +42,10 @@ from ..core import (
     tree,
     weighted_loss,
 )
-from ..toolbox import class_heads, heads, labels, mixture
+from ..toolbox import axes, class_heads, gaussian, heads, labels, mixture
 from ..toolbox.class_heads import ClassSums
-from .grouping import MOST_GROUPS, NOTHING_JOINED, FindsGroups, Grouping, Joined
+from .gating import GATE, Gate, GatesInputs
+from .grouping import MOST_GROUPS, NOTHING_JOINED, Grouping, Joined
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
@@ -57,6 +59,7 @@ class ConcordServer(NamedTuple):
     used: Tensor  # (K,) whether a client has ever had this head
     prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
     grouping: Grouping
+    gate: Gate = Gate()
     inputs: ClassSums | None = None  # of features by head and class, where p(x) is modelled
 
 
@@ -76,7 +79,7 @@ class ConcordMixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Concord(FindsGroups):
+class Concord(GatesInputs):
     about = About(
         "Concord",
         "ours",
@@ -95,12 +98,20 @@ class Concord(FindsGroups):
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
     density: bool = False  # whether p(x) is modelled too: one pass, and the model sent, once more
+    # whether heads of one concept share the inputs among them; by default where the network has
+    # nothing but heads, and so cannot tell inputs apart
+    gate: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.most_groups is not None and self.most_groups > self.num_heads:
             raise SettingError(
                 f"most_groups must be <= num_heads = {self.num_heads}, got {self.most_groups}"
+            )
+        if self.gate and self.max_groups < 2:
+            raise SettingError(
+                "gate must be false where no groups are looked for (num_heads < 3 or most_groups "
+                "= 1), got true"
             )
 
     @property
@@ -116,8 +127,17 @@ class Concord(FindsGroups):
             return min(self.num_heads - 1, MOST_GROUPS)  # a head is left for what comes later
         return self.most_groups
 
+    @property
+    def num_gaussians(self) -> int:
+        return self.num_heads
+
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
-        return *self.group_stages(), Stage("train", self.round)
+        first = self.group_stages()
+        if not first:
+            return (Stage("train", self.round),)
+        shares_inputs = not model.encoder_names if self.gate is None else self.gate
+        gate = self.gate_stages() if shares_inputs else ()
+        return *first, *gate, Stage("train", self.round)
 
     # --- the server -------------------------------------------------------------------------------
 
@@ -130,10 +150,19 @@ class Concord(FindsGroups):
         after: ConcordServer = super().judge_groups(server, cohort)
         return after._replace(used=torch.arange(self.num_heads) < max(after.grouping.number, 1))
 
+    def begin_heads(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
+        """Linear discriminants of what the encoder gives, for the inputs of each Gaussian (8)."""
+        sums: ClassSums = cohort.sum(self.measure_features, broadcast=server)
+        found = class_heads.linear_heads_of_all(sums, [self.num_heads])
+        by_name = zip(cohort.task.model.head_names, (found.slopes, found.offsets), strict=False)
+        layer = {name: value.flatten(0, 1).float() for name, value in by_name}
+        return server._replace(params={**server.params, **layer})
+
     def round(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
         model = cohort.task.model
         if server.grouping.sums is not None:  # too few have answered to find groups
             server = server._replace(grouping=Grouping())
+        server = server._replace(gate=Gate(is_used=server.gate.is_used))
         total = cohort.sum(self.train, broadcast=server)
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
@@ -167,16 +196,24 @@ class Concord(FindsGroups):
         self, client: Client, state: ConcordClient, message: ConcordServer
     ) -> tuple[ConcordClient, Tree]:
         model, before = client.model, message.params
-        omega = self._choose_heads(client, state, message)
         beside = self.share_weight * self._log_shares(client, message)
-        trained = client.fit(before, partial(self._loss, client, omega, beside))  # (2)
+        counts = client.label_counts()
+        if message.gate.is_used:
+            shares, omega, _ = self.shares_of_inputs(client)
+            loss = partial(self._gated_loss, client, shares, beside)
+            belongs = F.one_hot(client.examples.y, client.num_classes).to(shares)
+            rows = self._row_weights(torch.ones_like(omega), shares.T @ belongs)
+        else:
+            omega = self._choose_heads(client, state, message)
+            loss = partial(self._loss, client, omega, beside)
+            rows = self._row_weights(omega, counts)
+        trained = client.fit(before, loss)  # (2)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
-        weights = self._row_weights(omega, client.label_counts()).flatten()  # (3)
         reply = {
             "encoder": Mean(next(encoders), client.size, around=next(encoders)),
-            "heads": Mean(next(layers), weights, around=next(layers)),
-            "labels": Total(labels.pairs(client.label_counts())),
+            "heads": Mean(next(layers), rows.flatten(), around=next(layers)),  # (3)
+            "labels": Total(labels.pairs(counts)),
             "held": Total(omega * client.size),
         }
         return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
@@ -186,7 +223,10 @@ class Concord(FindsGroups):
         self, client: Client, state: ConcordClient, message: ConcordServer
     ) -> tuple[ConcordClient, Tree]:
         x = self._features(client, message.params, client.examples)
-        sums = class_heads.sums_at_heads(x, client.examples.y, state.omega, client.num_classes)
+        shares = state.omega
+        if message.gate.is_used:
+            shares = self.shares_of_inputs(client).gamma
+        sums = class_heads.sums_at_heads(x, client.examples.y, shares, client.num_classes)
         return state, Total(sums)
 
     def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
@@ -221,10 +261,12 @@ class Concord(FindsGroups):
         return torch.where(omega < MIN_SHARE, 0, omega)
 
     def _row_weights(self, omega: Tensor, counts: Tensor) -> Tensor:
-        """(K, Y) of a client in each row of each head: by its label, and a little by all labels."""
-        absent = ABSENT_WEIGHT * counts.mean()
+        """(K, Y) of a client in each row of each head: by its label, and a little by all labels;
+        counts (Y,), or (K, Y) by head.
+        """
+        absent = ABSENT_WEIGHT * counts.mean(-1, keepdim=True)
         return omega[:, None] * (
-            counts + absent if self.balanced else counts.sum().expand_as(counts)
+            counts + absent if self.balanced else counts.sum(-1, keepdim=True).expand_as(counts)
         )
 
     def _log_shares(self, client: Client, message: ConcordServer) -> Tensor:
@@ -242,6 +284,14 @@ class Concord(FindsGroups):
         by_head = heads.losses(client, outputs[:, held] + beside.to(outputs), batch.y)
         return weighted_loss(by_head @ omega[held].to(by_head), batch)
 
+    def _gated_loss(
+        self, client: Client, shares: Tensor, beside: Tensor, params: Params, batch: Batch
+    ) -> Tensor:
+        """The same with shares (N, K) of the client's examples instead of ω."""
+        outputs = heads.outputs(client, self.num_heads, params, batch.x)
+        by_head = heads.losses(client, outputs + beside.to(outputs), batch.y)
+        return weighted_loss((by_head * shares[batch.index].to(by_head)).sum(1), batch)
+
     def _outputs(self, client: Client, params: Params, examples: Examples | None = None) -> Tensor:
         """(N, K, Y) of all heads."""
         return client.over(examples, partial(heads.outputs, client, self.num_heads, params))
@@ -257,7 +307,9 @@ class Concord(FindsGroups):
         self, client: Client, state: ConcordClient, message: ConcordServer, *, new: bool
     ) -> ConcordMixture:
         """A participant predicts with the heads that it has trained; others look at all."""
-        if not new and len(state.omega):
+        if message.gate.is_used:
+            omega = self.shares_of_inputs(client).omega
+        elif not new and len(state.omega):
             omega = state.omega
         else:
             omega = self._weights(self._losses(client, message), message)
@@ -267,7 +319,10 @@ class Concord(FindsGroups):
         self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples
     ) -> Tensor:
         outputs = self._outputs(client, message.params, examples) + state.log_shares
-        return mixture.average(list(client.objective.predictions(outputs).unbind(1)), state.omega)
+        weights = state.omega
+        if message.gate.is_used:
+            weights = self.shares_of_others(client, state.omega, examples)
+        return mixture.average(list(client.objective.predictions(outputs).unbind(1)), weights)
 
     def likelihood(
         self,
@@ -298,8 +353,12 @@ class Concord(FindsGroups):
 
     def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))
-        readout = client.objective.readout()
-        return heads.HeadMixture(network, readout, state.omega, state.log_shares)
+        mixed = (network, client.objective.readout(), state.omega, state.log_shares)
+        if not message.gate.is_used:
+            return heads.HeadMixture(*mixed)
+        coordinates = axes.Coordinates(client.published(axes.FRAME))
+        density = gaussian.LogDensity(client.published(GATE))
+        return heads.GatedHeads(*mixed, nn.Sequential(coordinates, density))
 
     def inspect(
         self, client: Client, state: ConcordMixture, message: ConcordServer
@@ -307,7 +366,8 @@ class Concord(FindsGroups):
         return {"group": int(state.omega.argmax()), "weights": state.omega}
 
     def describe(self, server: ConcordServer) -> dict[str, Any]:
-        return {"heads": int(server.used.sum()), "groups": server.grouping.number}
+        found = {"heads": int(server.used.sum()), "groups": server.grouping.number}
+        return {**found, "gated": True} if server.gate.is_used else found
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced

@@ -34,7 +34,6 @@ from ..toolbox.class_heads import (
 from ..toolbox.groupings import Candidates
 
 MOST_GROUPS = 5  # unless more are asked for: what is sent grows as the square of it
-MOST_FEATURES = 1000  # of tables: what is sent first grows as the square of it
 DIMENSIONS = 20  # of the principal axes
 RESTARTS, STEPS = 3, 8  # of EM
 MARGIN = 0.02  # a concept counts if its group's rule is right for more than this share of examples
@@ -111,7 +110,7 @@ class FindsGroups(Algorithm):
 
     def find_axes(self, server: Any, cohort: Cohort) -> Any:
         """The coordinates; inputs that are too wide for them are one group unseen."""
-        if axes.num_features(cohort.task.input_shape) > MOST_FEATURES:
+        if not axes.are_found(cohort.task.input_shape):
             return server._replace(grouping=Grouping(number=1))
         moments = cohort.sum(self.measure)
         cohort.publish(axes.FRAME, axes.axes_of(moments, DIMENSIONS, cohort.task.input_shape))

@@ -68,8 +68,9 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.adapt_steps": 200,  # of FedGMM
     "algorithm.skip_below": 0.0,  # of FedEM, FedConceptEM, FedGMM and FedSoft, and the next
     "algorithm.recheck_every": 10,
-    "algorithm.most_groups": None,  # of Concord, and the next
+    "algorithm.most_groups": None,  # of Concord, and the next two
     "algorithm.density": False,
+    "algorithm.gate": None,
     "data.directions": "uniform",  # of synthetic-mixture
     "data.pool_test": False,
     "data.copies": 1,

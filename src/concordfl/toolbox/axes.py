@@ -3,10 +3,11 @@ two halves of each client's examples.
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import Client, Examples, Key
 from . import gaussian
@@ -15,6 +16,7 @@ from .class_heads import ClassSums, sums_by_class
 FRAME = "frame"  # the name under which the coordinates are published
 NUM_HALVES = 2
 MAX_PIXELS = 200  # of all channels: larger images are shrunk before anything else
+MOST_FEATURES = 1000  # of tables: what is sent first grows as the square of it
 MIN_EXAMPLES_PER_DIMENSION = 10
 
 
@@ -29,14 +31,32 @@ def moments_of(client: Client) -> gaussian.Statistics:
 def inputs_of(client: Client, examples: Examples) -> Tensor:
     """(N, F) examples as numbers: large images shrunk to at most MAX_PIXELS, missing cells 0."""
 
-    def flat(inputs: Tensor) -> Tensor:
-        if inputs.ndim == 4:
-            size = shrunk(*inputs.shape[1:])
-            if size != tuple(inputs.shape[2:]):
-                inputs = F.adaptive_avg_pool2d(inputs, size)
-        return inputs.flatten(1).double().nan_to_num()
-
     return client.over(examples, flat)
+
+
+def flat(inputs: Tensor) -> Tensor:
+    """(N, F) a network's inputs as numbers."""
+    if inputs.ndim == 4:
+        size = shrunk(*inputs.shape[1:])
+        if size != tuple(inputs.shape[2:]):
+            inputs = F.adaptive_avg_pool2d(inputs, size)
+    return inputs.flatten(1).double().nan_to_num()
+
+
+class Coordinates(nn.Module):
+    """`features_of` as a module of a network's inputs."""
+
+    def __init__(self, frame: gaussian.Frame) -> None:
+        super().__init__()
+        self.projection = gaussian.Projection(frame)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.projection(flat(inputs)))
+
+
+def are_found(input_shape: tuple[int, ...]) -> bool:
+    """Whether examples are narrow enough for coordinates."""
+    return num_features(input_shape) <= MOST_FEATURES
 
 
 def num_features(input_shape: tuple[int, ...]) -> int:

@@ -124,11 +124,12 @@ def linear_heads_of_all(sums: ClassSums, sizes: Sequence[int]) -> Linear:
 
 def sums_at_heads(x: Tensor, y: Tensor, weights: Tensor, num_classes: int) -> ClassSums:
     """Of examples x (N, D) with labels y (N,), of which every head holds its share of `weights`
-    (G,), which add up to 1; `second` is over all classes and heads.
+    (G,), or (N, G) by example, which add up to 1; `second` is over all classes and heads.
     """
     belongs = torch.nn.functional.one_hot(y, num_classes).to(x.dtype)
-    counts, first = weights[:, None] * belongs.sum(0), weights[:, None, None] * (belongs.T @ x)
-    return ClassSums(counts, first, x.T @ x)
+    held = weights.to(x).expand(len(x), -1)
+    first = torch.stack([(belongs * own[:, None]).T @ x for own in held.T])
+    return ClassSums(held.T @ belongs, first, x.T @ x)
 
 
 def log_densities(sums: ClassSums, x: Tensor) -> Tensor:

@@ -14,13 +14,15 @@ from ..core.random import Key
 MAX_ELBOW_GROUPS = 15  # among which the elbow is looked for
 
 
-def kmeans(points: np.ndarray, count: int, key: Key) -> np.ndarray:
+def kmeans(
+    points: np.ndarray, count: int, key: Key, weights: np.ndarray | None = None
+) -> np.ndarray:
     """(C,) the group of each of `points` (C, D): one each if there are no more points; else at most
-    one per distinct point.
+    one per distinct point. `weights` (C,) say for how many a point stands.
     """
     if count >= len(points):
         return np.arange(len(points))
-    return _numbered(_fit(points, count, key)[0])
+    return _numbered(_fit(points, count, key, weights)[0])
 
 
 def elbow(points: np.ndarray, key: Key, most: int = MAX_ELBOW_GROUPS) -> int:
@@ -64,7 +66,9 @@ def largest_group(size: int, count: int) -> int:
     return max(-(-size // count), int(1.2 * size / count + 1e-9))
 
 
-def _fit(points: np.ndarray, count: int, key: Key) -> tuple[np.ndarray, np.ndarray, float]:
+def _fit(
+    points: np.ndarray, count: int, key: Key, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Groups, centres and the sum of squared distances."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -74,7 +78,8 @@ def _fit(points: np.ndarray, count: int, key: Key) -> tuple[np.ndarray, np.ndarr
         warnings.simplefilter(
             "ignore", ConvergenceWarning
         )  # of points that differ by rounding alone
-        found = KMeans(count, n_init=10, random_state=key.number % 2**32).fit(points)
+        method = KMeans(count, n_init=10, random_state=key.number % 2**32)
+        found = method.fit(points, sample_weight=weights)
     return found.labels_, found.cluster_centers_, float(found.inertia_)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Client, Params, encoder_and_head
-from .mixture import average
+from .mixture import MIN_WEIGHT, average
 
 
 class ManyHeads(nn.Module):
@@ -42,7 +42,30 @@ class HeadMixture(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         stacked = self.network.head(self.network.encoder(inputs))
         outputs = stacked.view(len(stacked), len(self.omega), -1) + self.offsets
-        return average(list(self.readout(outputs).unbind(1)), self.omega)
+        return average(list(self.readout(outputs).unbind(1)), self.weights(inputs))
+
+    def weights(self, inputs: Tensor) -> Tensor:
+        """(K,) or (N, K)."""
+        return self.omega
+
+
+class GatedHeads(HeadMixture):
+    """The same with ω_k times how likely an input is under Gaussian k; `density` gives the logs."""
+
+    def __init__(
+        self,
+        network: ManyHeads,
+        readout: nn.Module,
+        omega: Tensor,
+        offsets: Tensor,
+        density: nn.Module,
+    ) -> None:
+        super().__init__(network, readout, omega, offsets)
+        self.density = density
+
+    def weights(self, inputs: Tensor) -> Tensor:
+        logs: Tensor = self.density(inputs) + self.omega.clamp_min(MIN_WEIGHT).log()
+        return logs.softmax(1)
 
 
 def outputs(client: Client, count: int, params: Params, inputs: Tensor) -> Tensor:

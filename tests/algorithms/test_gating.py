@@ -1,0 +1,218 @@
+"""Concord's gate: heads that share the inputs among them, where a network has nothing but heads."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.mixture import GaussianMixture
+
+import toys
+from concordfl import SettingError, Training
+from concordfl.algorithms import Concord
+from concordfl.algorithms.gating import Gate, _m_step, _settled, _statistics
+from concordfl.core import Examples, tree
+from concordfl.data import Arrays, Federation
+from concordfl.engine.evaluate import EVALUATION_STEPS
+from concordfl.engine.executors import Serial
+from concordfl.engine.plan import Plan
+from concordfl.toolbox.gaussian import Gaussians
+
+
+def two_rules(clients=12, examples=60, seed=0, rules=2):
+    """Two clouds of inputs, mixed differently by every client; in one of them labels are reversed
+    if there are two rules.
+    """
+    rng = np.random.default_rng(seed)
+    centres = np.array([[-4.0, 0, 0, 0], [4.0, 0, 0, 0]])
+
+    def draw(count, share):
+        cloud = (rng.uniform(size=count) < share).astype(int)
+        x = centres[cloud] + rng.normal(size=(count, 4))
+        y = (x[:, 1] > 0).astype(np.int64)
+        return Arrays(x.astype(np.float32), np.where(cloud == 1, 1 - y, y) if rules == 2 else y)
+
+    def client():
+        share = rng.uniform()
+        return draw(examples, share), draw(10, share), draw(40, share)
+
+    made = {f"client-{number:02d}": client() for number in range(clients + 2)}
+    ids = list(made)
+    return Federation.build(
+        {id: made[id] for id in ids[:clients]}, {id: made[id] for id in ids[clients:]}, 2
+    )
+
+
+def play(method, data, *, network="linear", rounds=3, **plan):
+    made = toys.experiment(
+        method,
+        data,
+        plan=Plan(rounds=rounds, evaluate_every=rounds, **plan),
+        training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
+        network=network,
+    )
+    return made, made.run(made.start())
+
+
+def first_client(made, progress):
+    """The method, a participant, and what it is sent."""
+    method, id = made.setup.algorithm, made.federation.participants[0]
+    examples = made.federation.splits(id).train
+    client = made.executor._node._client(id, examples, 0, has_state=True)
+    return method, client, method.message(progress.server, id)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_rule_for_every_cloud_of_inputs(seed):
+    """No linear rule is right for both; clients, also new ones, are served by what an input is."""
+    data = two_rules(seed=seed)
+    made, progress = play(Concord(), data, seed=seed)
+    assert progress.server.gate == Gate(is_used=True)
+    assert made.records[-1]["server"]["gated"] is True
+    assert made.records[-1]["local"]["accuracy"] > 0.9
+    assert made.records[-1]["global"]["accuracy"] > 0.9
+    alone, _ = play(Concord(gate=False), data, seed=seed)
+    assert alone.records[-1]["global"]["accuracy"] < 0.75
+
+
+def test_where_one_rule_does_nothing_changes():
+    data = two_rules(rules=1)
+    looked, never = (play(Concord(gate=gate), data)[1] for gate in (None, False))
+    assert looked.server.gate == Gate()
+    assert tree.equal(looked.server.params, never.server.params)
+
+
+def test_a_network_with_an_encoder_tells_inputs_apart_itself():
+    data = two_rules()
+    for network, asked, expected in (("mlp", None, 0), ("mlp", True, 1), ("linear", None, 1)):
+        method = Concord(gate=asked)
+        stages = method.stages(5, toys.model_for(method, data, network))
+        assert [stage.name for stage in stages].count("gate") == expected
+
+
+def test_a_step_of_em_is_scikit_learns():
+    """One client: at scikit-learn's maximum of the likelihood, with one covariance, EM stands."""
+    rng = np.random.default_rng(0)
+    cells = rng.choice(3, size=3000, p=[0.5, 0.3, 0.2])
+    means, mixing = 4 * rng.normal(size=(3, 4)), np.eye(4) + 0.3
+    x = means[cells] + rng.normal(size=(3000, 4)) @ mixing
+    oracle = GaussianMixture(3, covariance_type="tied", tol=1e-9, max_iter=1000, random_state=0)
+    oracle.fit(x)
+    covariance = torch.from_numpy(oracle.covariances_).expand(3, 4, 4)
+    before = Gaussians(torch.from_numpy(oracle.means_), covariance)
+    settled = _settled(before, torch.from_numpy(x))
+    after = _m_step(_statistics(torch.from_numpy(x), settled.gamma, "full"), "full", Gate())
+    assert np.allclose(settled.omega, oracle.weights_, atol=1e-4)
+    assert np.allclose(after.means, before.means, atol=1e-3)
+    assert np.allclose(after.covariances, before.covariances, atol=1e-3)
+
+
+def test_a_gaussian_that_holds_nothing_stays():
+    before = Gaussians(torch.tensor([[0.0], [1e3]]).double(), torch.ones(2, 1, 1).double())
+    x = torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).double()
+    total = _statistics(x, _settled(before, x).gamma, "full")
+    assert float(_m_step(total, "full", Gate(gaussians=before)).means[1]) == 1e3
+
+
+def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
+    """As scikit-learn has them for the four cells of two clouds and two classes."""
+    begun = []
+    begin = Concord.begin_heads
+
+    def spy(method, server, cohort):
+        begun.append(begin(method, server, cohort))
+        return begun[-1]
+
+    monkeypatch.setattr(Concord, "begin_heads", spy)
+    data = two_rules(examples=400)
+    made, _ = play(Concord(num_heads=3), data, rounds=1)
+    server, published = begun[0], made.executor._node._published
+    splits = [data.splits(id).train for id in data.participants]
+    x, y = (torch.cat([getattr(split, part) for split in splits]) for part in ("x", "y"))
+    cloud = (x[:, 0] > 0).long()
+    oracle = LinearDiscriminantAnalysis().fit(x, 2 * cloud + y)
+    cells = torch.from_numpy(oracle.predict_proba(x)).view(len(x), 2, 2)  # (N, cloud, class)
+    expected = cells.sum(1).argmax(1)
+    outputs = (x @ server.params["head.weight"].T + server.params["head.bias"]).view(len(x), 3, 2)
+    density, frame = published["gate"], published["frame"]
+    logs = torch.distributions.MultivariateNormal(
+        density.means[:, None], density.covariances[:, None]
+    ).log_prob(frame.project(x.double()))
+    found = (outputs.softmax(-1) * logs.T.softmax(-1)[..., None]).sum(1).argmax(1)
+    assert float((found == expected).double().mean()) > 0.97
+
+
+def test_the_module_of_a_client_predicts_the_same():
+    data = two_rules()
+    made, progress = play(Concord(), data)
+    method, client, message = first_client(made, progress)
+    own = method.adapt(client, toys.state(made, client.id), message, new=False)
+    test = data.splits(client.id).test
+    predicted = method.predict(client, own, message, test)
+    module = method.module(client, own, message)
+    assert torch.allclose(module(test.inputs()), predicted, atol=1e-6)
+    flat = predicted.mean(0, keepdim=True)
+    assert (predicted - flat).abs().max() > 0.4, "not the same for all inputs"
+
+
+def test_only_sums_are_asked_for(monkeypatch):
+    orders = []
+    perform = Serial.perform
+
+    def spy(executor, order):
+        orders.append(order)
+        return perform(executor, order)
+
+    monkeypatch.setattr(Serial, "perform", spy)
+    play(Concord(), two_rules(), rounds=2)
+    asked = [order for order in orders if order.step not in EVALUATION_STEPS]
+    assert {order.wanted for order in asked} == {"total"}
+    assert "judge_gate" in {order.step for order in asked}
+    sent = max(
+        leaf.numel()
+        for order in asked
+        if order.step == "train"
+        for leaf in tree.flatten(order.broadcast).values()
+        if isinstance(leaf, torch.Tensor)
+    )
+    assert sent < 1000, "no Gaussian goes along with the model"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_may_drop_out_meanwhile(seed):
+    made, progress = play(Concord(), two_rules(), rounds=4, seed=seed, dropout=0.3)
+    assert progress.server.gate == Gate(is_used=True)
+    assert set(made.records[-1]["missing"]) <= {"dropped out"}, "no reply was refused"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_in_which_too_few_answer_end_nothing(seed):
+    plan = {"dropout": 0.5, "min_replies": 6, "seed": seed}
+    _, progress = play(Concord(), two_rules(), **plan)
+    assert progress.server.gate in (Gate(), Gate(is_used=True))
+
+
+def test_fewer_inputs_than_gaussians():
+    """Four clients with one input each."""
+    part = Arrays(np.eye(4, dtype=np.float32)[:1], [0])
+    data = Federation.build({f"client-{i}": (part, part, part) for i in range(4)}, {}, 2)
+    _, progress = play(Concord(gate=True), data)
+    assert progress.round > 0
+
+
+def test_likelihoods_with_a_gate():
+    """Inputs that no cloud has are unlikely."""
+    data = two_rules()
+    made, progress = play(Concord(density=True), data)
+    method, client, message = first_client(made, progress)
+    test = data.splits(client.id).test
+    far = Examples(test.x + 20, test.y)
+    for own in (None, method.adapt(client, toys.state(made, client.id), message, new=False)):
+        known, strange = (
+            method.likelihood(client, own, message, part).log_x for part in (test, far)
+        )
+        assert known.min() > strange.max()
+
+
+def test_a_gate_that_could_not_be_looked_for_is_refused():
+    with pytest.raises(SettingError, match=r"gate must be false where no groups are looked for"):
+        Concord(num_heads=2, gate=True)
