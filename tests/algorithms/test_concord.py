@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
+from scipy.spatial.distance import cdist
+from scipy.stats import norm
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 
@@ -22,7 +23,7 @@ from concordfl.engine.plan import Plan
 from concordfl.toolbox.class_heads import (
     ClassSums,
     linear_heads_of_all,
-    log_densities,
+    squared_distances,
     sums_at_heads,
     sums_by_class,
 )
@@ -409,7 +410,7 @@ def test_half_of_the_label_shares_stand_beside_the_heads_in_training():
 # --- how likely inputs are ------------------------------------------------------------------------
 
 
-def test_densities_are_those_of_scipy():
+def test_distances_are_those_of_scipy():
     """Of four cells, two heads with two classes, whose Gaussians share a covariance."""
     rng = np.random.default_rng(0)
     cells = rng.integers(4, size=20_000)
@@ -425,10 +426,30 @@ def test_densities_are_those_of_scipy():
         )
         for head in range(2)
     ]
-    found = log_densities(tree.add(*parts), torch.from_numpy(x[:200])).flatten(1).numpy()
-    expected = np.stack([multivariate_normal(mean, spread).logpdf(x[:200]) for mean in means], 1)
-    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-    assert np.abs(found - expected).mean() < 0.15
+    found = squared_distances(tree.add(*parts), torch.from_numpy(x[:200])).flatten(1).numpy()
+    expected = cdist(x[:200], means, "mahalanobis", VI=np.linalg.inv(spread)) ** 2
+    assert np.abs(found - expected).max() < 0.05 * expected.max()
+    assert np.abs(found - expected).mean() < 0.02 * expected.mean()
+
+
+def test_distances_of_training_examples_are_normal_on_the_server():
+    """(7): the mean and the variance of t over all clients' examples, and its density."""
+    data = concepts()
+    made, progress = play(Concord(density=True), data, rounds=3)
+    method, server = made.setup.algorithm, progress.server
+    network = toys.model_for(method, data, hidden=[8])
+    clients = [toys.client(data.splits(id).train, network, classes=4) for id in data.participants]
+    t = torch.cat(
+        [method._log_distances(each, None, server, each.examples) for each in clients]
+    ).numpy()
+    number, total, squares = server.inputs.distances.tolist()
+    assert number == len(t)
+    assert total / number == pytest.approx(t.mean(), rel=1e-9)
+    assert squares / number == pytest.approx((t**2).mean(), rel=1e-9)
+    found = torch.cat(
+        [method.likelihood(each, None, server, each.examples).log_x for each in clients]
+    )
+    assert np.allclose(found, norm(t.mean(), t.std()).logpdf(t))
 
 
 def test_examples_are_shared_among_heads():
@@ -451,7 +472,9 @@ def test_what_was_never_seen_is_unlikely():
         return method.likelihood(client, None, server, Examples(x, y))
 
     known, far, renamed = likely(x, y), likely(x + 20, y), likely(x, (y + 2) % 4)
+    near = likely(x.mean(0, keepdim=True).expand_as(x), y)  # nearer to all than any example is
     assert (known.log_x > far.log_x).all()
+    assert near.log_x.mean() < known.log_x.mean()
     assert known.log_y.mean() > renamed.log_y.mean() + 1
     assert {"log_x", "joint"} == set(made.records[-1]["thresholds"])
     own = method.adapt(client, NEW, server, new=True)
@@ -472,7 +495,7 @@ def test_sums_of_features_stand_for_all_clients_where_rounds_sample():
     data = concepts(clients=12, examples=10)
     plan = Plan(rounds=30, evaluate_every=30, cohort=3)
     made = toys.experiment(Concord(density=True), data, plan=plan)
-    counts = made.run(made.start()).server.inputs.counts
+    counts = made.run(made.start()).server.inputs.sums.counts
     assert float(counts.sum()) == pytest.approx(120, rel=0.01)
 
 

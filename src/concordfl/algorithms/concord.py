@@ -50,7 +50,16 @@ from .grouping import MOST_GROUPS, NOTHING_JOINED, Grouping, Joined
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
 DECIDED = 0.9  # the largest weight of a client that need not look at every visit
+NEAREST = 1e-9  # distances are at least that
 WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
+
+
+@tree.register
+class Inputs(NamedTuple):
+    """What features of training examples are like, as the last encoder gives them."""
+
+    sums: ClassSums  # (K, …) by head and class
+    distances: Tensor  # (3,) Σ 1, Σ t, Σ t² of (7)
 
 
 @tree.register
@@ -60,7 +69,7 @@ class ConcordServer(NamedTuple):
     prior: Tensor  # (Y,) examples by which a client's label counts are drawn to the common shares
     grouping: Grouping
     gate: Gate = Gate()
-    inputs: ClassSums | None = None  # of features by head and class, where p(x) is modelled
+    inputs: Inputs | None = None  # where it is asked how typical inputs are
 
 
 @tree.register
@@ -97,7 +106,8 @@ class Concord(GatesInputs):
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
-    density: bool = False  # whether p(x) is modelled too: one pass, and the model sent, once more
+    # whether it can say how typical inputs are: two passes, and the model sent, twice more a round
+    density: bool = False
     # whether heads of one concept share the inputs among them; by default where the network has
     # nothing but heads, and so cannot tell inputs apart
     gate: bool | None = None
@@ -163,7 +173,7 @@ class Concord(GatesInputs):
         if server.grouping.sums is not None:  # too few have answered to find groups
             server = server._replace(grouping=Grouping())
         server = server._replace(gate=Gate(is_used=server.gate.is_used))
-        total = cohort.sum(self.train, broadcast=server)
+        total = cohort.sum(self.train, broadcast=server._replace(inputs=None))
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
         before = tree.subset(server.params, model.head_names)
@@ -179,12 +189,20 @@ class Concord(GatesInputs):
         return not self.density or server.inputs is not None
 
     def _describe_inputs(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
-        """Sums of features under the new encoder; who has not been asked counts as it was."""
-        new: ClassSums = cohort.sum(self.measure_features, broadcast=server)
-        absent = 1 - len(cohort.ids) / cohort.population
-        if server.inputs is None or absent <= 0:
-            return server._replace(inputs=new)
-        return server._replace(inputs=tree.add(tree.scale(server.inputs, absent), new))
+        """Of features under the new encoder; who has not been asked counts as it was."""
+        before, absent = server.inputs, 1 - len(cohort.ids) / cohort.population
+
+        def with_absent(new: Tree, old: Tree) -> Tree:
+            return tree.add(tree.scale(old, absent), new) if absent > 0 else new
+
+        sums: ClassSums = cohort.sum(self.measure_features, broadcast=server._replace(inputs=None))
+        sums = sums if before is None else with_absent(sums, before.sums)
+        distances = torch.zeros(3, dtype=torch.float64)
+        server = server._replace(inputs=Inputs(sums, distances))
+        distances = cohort.sum(self.measure_distances, broadcast=server)
+        if before is not None:
+            distances = with_absent(distances, before.distances)
+        return server._replace(inputs=Inputs(sums, distances))
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -223,11 +241,36 @@ class Concord(GatesInputs):
         self, client: Client, state: ConcordClient, message: ConcordServer
     ) -> tuple[ConcordClient, Tree]:
         x = self._features(client, message.params, client.examples)
-        shares = state.omega
         if message.gate.is_used:
             shares = self.shares_of_inputs(client).gamma
+        else:
+            shares = self._known_heads(client, state, message)
         sums = class_heads.sums_at_heads(x, client.examples.y, shares, client.num_classes)
         return state, Total(sums)
+
+    @client_step
+    def measure_distances(
+        self, client: Client, state: ConcordClient, message: ConcordServer
+    ) -> tuple[ConcordClient, Tree]:
+        t = self._log_distances(client, None, message, client.examples)
+        return state, Total(torch.stack([torch.ones_like(t).sum(), t.sum(), t.square().sum()]))
+
+    def _log_distances(
+        self,
+        client: Client,
+        state: ConcordMixture | None,
+        message: ConcordServer,
+        examples: Examples,
+    ) -> Tensor:
+        """(N,) t of (7), with the client's weights and label shares, or with those of all."""
+        sums = cast(Inputs, message.inputs).sums
+        if state is None:
+            shares = (sums.counts / sums.counts.sum()).log()
+        else:
+            shares = state.omega.log()[:, None] + state.log_shares
+        x = self._features(client, message.params, examples)
+        near = shares - class_heads.squared_distances(sums, x) / 2  # (N, K, Y)
+        return (-2 * near.flatten(1).logsumexp(1)).clamp_min(NEAREST).log()
 
     def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω: the group's head at first, then what explains the client, every few visits, or
@@ -245,6 +288,12 @@ class Concord(GatesInputs):
         if state.visits and free and bool(losses[message.used].min() > guess):
             return self._only(free[0])
         return self._weights(losses, message)
+
+    def _known_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
+        """(K,) ω as it was last chosen; who has never trained looks at all heads."""
+        if len(state.omega):
+            return state.omega
+        return self._weights(self._losses(client, message), message)
 
     def _only(self, head: int) -> Tensor:
         return (torch.arange(self.num_heads) == head).double()
@@ -309,10 +358,10 @@ class Concord(GatesInputs):
         """A participant predicts with the heads that it has trained; others look at all."""
         if message.gate.is_used:
             omega = self.shares_of_inputs(client).omega
-        elif not new and len(state.omega):
-            omega = state.omega
-        else:
+        elif new:
             omega = self._weights(self._losses(client, message), message)
+        else:
+            omega = self._known_heads(client, state, message)
         return ConcordMixture(omega, self._log_shares(client, message))
 
     def predict(
@@ -331,25 +380,30 @@ class Concord(GatesInputs):
         message: ConcordServer,
         examples: Examples,
     ) -> Likelihood:
-        """Gaussians by head and class (7), with the client's weights and label shares, or with
-        those of all clients.
-        """
-        sums = cast(ClassSums, message.inputs)
-        x = self._features(client, message.params, examples)
+        """How likely it is that an input lies as far from where training examples lie."""
+        number, total, squares = cast(Inputs, message.inputs).distances
+        mean = total / number
+        variance = (squares / number - mean.square()).clamp_min(NEAREST)
+        t = self._log_distances(client, state, message, examples)
+        log_x = -((t - mean).square() / variance + (2 * math.pi * variance).log()) / 2
         if state is None:
-            shares = (sums.counts / sums.counts.sum()).log()
-        else:
-            shares = state.omega.log()[:, None] + state.log_shares
-        joint = class_heads.log_densities(sums, x) + shares  # (N, K, Y)
-        if state is None:
-            outputs = self._outputs(client, message.params, examples)
-            by_head = outputs + class_heads.shares_of(sums.counts).log()
-            weights = joint.logsumexp(-1).softmax(-1)
-            predicted = (client.objective.predictions(by_head) * weights[..., None]).sum(1)
+            predicted = self._predict_for_all(client, message, examples)
         else:
             predicted = self.predict(client, state, message, examples)
         labelled = predicted[torch.arange(len(examples)), examples.y]
-        return Likelihood(joint.flatten(1).logsumexp(1), labelled.clamp_min(MIN_SHARE).log())
+        return Likelihood(log_x, labelled.clamp_min(MIN_SHARE).log())
+
+    def _predict_for_all(
+        self, client: Client, message: ConcordServer, examples: Examples
+    ) -> Tensor:
+        """With no client's own weights: heads by how near an input is to what they have seen."""
+        sums = cast(Inputs, message.inputs).sums
+        x = self._features(client, message.params, examples)
+        shares = (sums.counts / sums.counts.sum()).log()
+        near = shares - class_heads.squared_distances(sums, x) / 2
+        outputs = self._outputs(client, message.params, examples)
+        by_head = client.objective.predictions(outputs + class_heads.shares_of(sums.counts).log())
+        return (by_head * near.logsumexp(-1).softmax(-1)[..., None]).sum(1)
 
     def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))

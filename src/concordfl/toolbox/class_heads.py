@@ -8,7 +8,6 @@ Shapes: N examples, G heads, Y classes, D dimensions; sums are doubles.
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -132,13 +131,14 @@ def sums_at_heads(x: Tensor, y: Tensor, weights: Tensor, num_classes: int) -> Cl
     return ClassSums(held.T @ belongs, first, x.T @ x)
 
 
-def log_densities(sums: ClassSums, x: Tensor) -> Tensor:
-    """(N, G, Y) log N(x; mean of the class under the head, S) of x (N, D), from sums of heads and
-    classes that share S.
+def squared_distances(sums: ClassSums, x: Tensor) -> Tensor:
+    """(N, G, Y) of x (N, D) to the mean of the class under the head, by the covariance that heads
+    and classes share.
     """
     heads = linear_heads_of_all(sums, [len(sums.counts)])
-    logs = heads.log_ratios(x) + heads.log_common(x)
-    return logs.transpose(0, 1) - x.shape[-1] / 2 * math.log(2 * math.pi)
+    at_x = ((x @ heads.precision[0]) * x).sum(-1)
+    distances: Tensor = at_x[:, None] - 2 * heads.log_ratios(x)
+    return distances.transpose(0, 1)
 
 
 def gaussian_heads(sums: ClassSums, parent: ClassSums | None = None) -> ClassGaussians:
