@@ -217,6 +217,11 @@ def test_a_table_names_rows_that_differ_in_their_second_column(tmp_path):
     [
         (("speed", "--repeats", "0"), "Invalid value for '--repeats'"),
         (("methods", "--out", "file"), "concordfl: --out must be a folder, got the file file"),
+        (("scale", "--algorithms", "ifca"), "must be of fedavg, fedconceptem, apfl, got ifca"),
+        (
+            ("methods", "--algorithms", "a.b:C"),
+            "must be names of concordfl's own methods, got a.b:C",
+        ),
         (("nothing",), "No such command 'nothing'"),
     ],
 )
