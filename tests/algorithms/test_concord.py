@@ -15,6 +15,7 @@ from concordfl import Aggregation, SettingError, Training
 from concordfl.algorithms import Concord, FedAvg, grouping
 from concordfl.algorithms.concord import ConcordClient
 from concordfl.algorithms.grouping import NOTHING_JOINED, Grouping, GroupSums
+from concordfl.algorithms.typicality import log_distances, log_shares_of_all
 from concordfl.core import Batch, Examples, Task, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.evaluate import EVALUATION_STEPS
@@ -433,14 +434,15 @@ def test_distances_are_those_of_scipy():
 
 
 def test_distances_of_training_examples_are_normal_on_the_server():
-    """(7): the mean and the variance of t over all clients' examples, and its density."""
+    """(8): the mean and the variance of t over all clients' examples, and its density."""
     data = concepts()
     made, progress = play(Concord(density=True), data, rounds=3)
     method, server = made.setup.algorithm, progress.server
     network = toys.model_for(method, data, hidden=[8])
     clients = [toys.client(data.splits(id).train, network, classes=4) for id in data.participants]
+    shares = log_shares_of_all(server.inputs)
     t = torch.cat(
-        [method._log_distances(each, None, server, each.examples) for each in clients]
+        [log_distances(method.nearness(each, server, each.examples, shares)) for each in clients]
     ).numpy()
     number, total, squares = server.inputs.distances.tolist()
     assert number == len(t)

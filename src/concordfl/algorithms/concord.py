@@ -46,20 +46,12 @@ from ..toolbox import axes, class_heads, gaussian, heads, labels, mixture
 from ..toolbox.class_heads import ClassSums
 from .gating import GATE, Gate, GatesInputs
 from .grouping import MOST_GROUPS, NOTHING_JOINED, Grouping, Joined
+from .typicality import DescribesInputs, Inputs, log_shares_of_all, log_typical
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
 DECIDED = 0.9  # the largest weight of a client that need not look at every visit
-NEAREST = 1e-9  # distances are at least that
 WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
-
-
-@tree.register
-class Inputs(NamedTuple):
-    """What features of training examples are like, as the last encoder gives them."""
-
-    sums: ClassSums  # (K, …) by head and class
-    distances: Tensor  # (3,) Σ 1, Σ t, Σ t² of (7)
 
 
 @tree.register
@@ -88,7 +80,7 @@ class ConcordMixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Concord(GatesInputs):
+class Concord(GatesInputs, DescribesInputs):
     about = About(
         "Concord",
         "ours",
@@ -161,7 +153,7 @@ class Concord(GatesInputs):
         return after._replace(used=torch.arange(self.num_heads) < max(after.grouping.number, 1))
 
     def begin_heads(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
-        """Linear discriminants of what the encoder gives, for the inputs of each Gaussian (8)."""
+        """Linear discriminants of what the encoder gives, for the inputs of each Gaussian."""
         sums: ClassSums = cohort.sum(self.measure_features, broadcast=server)
         found = class_heads.linear_heads_of_all(sums, [self.num_heads])
         by_name = zip(cohort.task.model.head_names, (found.slopes, found.offsets), strict=False)
@@ -183,26 +175,10 @@ class Concord(GatesInputs):
             used=server.used | (total["held"] > 0),
             prior=labels.share_prior(total["labels"]),  # (0)
         )
-        return self._describe_inputs(server, cohort) if self.density else server
+        return self.describe_inputs(server, cohort) if self.density else server
 
     def ready(self, server: ConcordServer) -> bool:
         return not self.density or server.inputs is not None
-
-    def _describe_inputs(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
-        """Of features under the new encoder; who has not been asked counts as it was."""
-        before, absent = server.inputs, 1 - len(cohort.ids) / cohort.population
-
-        def with_absent(new: Tree, old: Tree) -> Tree:
-            return tree.add(tree.scale(old, absent), new) if absent > 0 else new
-
-        sums: ClassSums = cohort.sum(self.measure_features, broadcast=server._replace(inputs=None))
-        sums = sums if before is None else with_absent(sums, before.sums)
-        distances = torch.zeros(3, dtype=torch.float64)
-        server = server._replace(inputs=Inputs(sums, distances))
-        distances = cohort.sum(self.measure_distances, broadcast=server)
-        if before is not None:
-            distances = with_absent(distances, before.distances)
-        return server._replace(inputs=Inputs(sums, distances))
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -235,42 +211,6 @@ class Concord(GatesInputs):
             "held": Total(omega * client.size),
         }
         return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
-
-    @client_step
-    def measure_features(
-        self, client: Client, state: ConcordClient, message: ConcordServer
-    ) -> tuple[ConcordClient, Tree]:
-        x = self._features(client, message.params, client.examples)
-        if message.gate.is_used:
-            shares = self.shares_of_inputs(client).gamma
-        else:
-            shares = self._known_heads(client, state, message)
-        sums = class_heads.sums_at_heads(x, client.examples.y, shares, client.num_classes)
-        return state, Total(sums)
-
-    @client_step
-    def measure_distances(
-        self, client: Client, state: ConcordClient, message: ConcordServer
-    ) -> tuple[ConcordClient, Tree]:
-        t = self._log_distances(client, None, message, client.examples)
-        return state, Total(torch.stack([torch.ones_like(t).sum(), t.sum(), t.square().sum()]))
-
-    def _log_distances(
-        self,
-        client: Client,
-        state: ConcordMixture | None,
-        message: ConcordServer,
-        examples: Examples,
-    ) -> Tensor:
-        """(N,) t of (7), with the client's weights and label shares, or with those of all."""
-        sums = cast(Inputs, message.inputs).sums
-        if state is None:
-            shares = (sums.counts / sums.counts.sum()).log()
-        else:
-            shares = state.omega.log()[:, None] + state.log_shares
-        x = self._features(client, message.params, examples)
-        near = shares - class_heads.squared_distances(sums, x) / 2  # (N, K, Y)
-        return (-2 * near.flatten(1).logsumexp(1)).clamp_min(NEAREST).log()
 
     def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω: the group's head at first, then what explains the client, every few visits, or
@@ -336,19 +276,25 @@ class Concord(GatesInputs):
     def _gated_loss(
         self, client: Client, shares: Tensor, beside: Tensor, params: Params, batch: Batch
     ) -> Tensor:
-        """The same with shares (N, K) of the client's examples instead of ω."""
+        """The same with shares (N, K) of the client's examples instead of ω (7)."""
         outputs = heads.outputs(client, self.num_heads, params, batch.x)
         by_head = heads.losses(client, outputs + beside.to(outputs), batch.y)
         return weighted_loss((by_head * shares[batch.index].to(by_head)).sum(1), batch)
 
+    def features(self, client: Client, server: ConcordServer, examples: Examples) -> Tensor:
+        """(N, D) what the encoder gives."""
+        found: Tensor = client.over(examples, partial(client.model.features, server.params))
+        return found.flatten(1).double()
+
+    def head_shares(self, client: Client, state: ConcordClient, server: ConcordServer) -> Tensor:
+        """(K,) ω, or (N, K) with a gate."""
+        if server.gate.is_used:
+            return self.shares_of_inputs(client).gamma
+        return self._known_heads(client, state, server)
+
     def _outputs(self, client: Client, params: Params, examples: Examples | None = None) -> Tensor:
         """(N, K, Y) of all heads."""
         return client.over(examples, partial(heads.outputs, client, self.num_heads, params))
-
-    def _features(self, client: Client, params: Params, examples: Examples) -> Tensor:
-        """(N, D) what the encoder gives."""
-        features: Tensor = client.over(examples, partial(client.model.features, params))
-        return features.flatten(1).double()
 
     # --- prediction -------------------------------------------------------------------------------
 
@@ -380,30 +326,20 @@ class Concord(GatesInputs):
         message: ConcordServer,
         examples: Examples,
     ) -> Likelihood:
-        """How likely it is that an input lies as far from where training examples lie."""
-        number, total, squares = cast(Inputs, message.inputs).distances
-        mean = total / number
-        variance = (squares / number - mean.square()).clamp_min(NEAREST)
-        t = self._log_distances(client, state, message, examples)
-        log_x = -((t - mean).square() / variance + (2 * math.pi * variance).log()) / 2
+        """By the client's weights and label shares, or by those of all."""
+        inputs = cast(Inputs, message.inputs)
         if state is None:
-            predicted = self._predict_for_all(client, message, examples)
+            near = self.nearness(client, message, examples, log_shares_of_all(inputs))
+            outputs = self._outputs(client, message.params, examples)
+            outputs = outputs + class_heads.shares_of(inputs.sums.counts).log()
+            by_head = list(client.objective.predictions(outputs).unbind(1))
+            predicted = mixture.average(by_head, near.logsumexp(2).softmax(1))
         else:
+            log_shares = state.omega.log()[:, None] + state.log_shares
+            near = self.nearness(client, message, examples, log_shares)
             predicted = self.predict(client, state, message, examples)
         labelled = predicted[torch.arange(len(examples)), examples.y]
-        return Likelihood(log_x, labelled.clamp_min(MIN_SHARE).log())
-
-    def _predict_for_all(
-        self, client: Client, message: ConcordServer, examples: Examples
-    ) -> Tensor:
-        """With no client's own weights: heads by how near an input is to what they have seen."""
-        sums = cast(Inputs, message.inputs).sums
-        x = self._features(client, message.params, examples)
-        shares = (sums.counts / sums.counts.sum()).log()
-        near = shares - class_heads.squared_distances(sums, x) / 2
-        outputs = self._outputs(client, message.params, examples)
-        by_head = client.objective.predictions(outputs + class_heads.shares_of(sums.counts).log())
-        return (by_head * near.logsumexp(-1).softmax(-1)[..., None]).sum(1)
+        return Likelihood(log_typical(inputs, near), labelled.clamp_min(MIN_SHARE).log())
 
     def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))

@@ -171,7 +171,7 @@ class GatesInputs(FindsGroups):
         return state, {"gain": Total(two), "size": Total(torch.tensor(float(len(gain))))}
 
     def shares_of_inputs(self, client: Client) -> mixture.Settled:
-        """(N, K) whose head each of the client's examples is for, and its own weights (K,)."""
+        """(N, K) whose head each of the client's examples is for (7), and its own weights (K,)."""
         x = features_of(client, client.examples)
         found: mixture.Settled = client.examples.cached(
             GATE, lambda: _settled(client.published(GATE), x)
