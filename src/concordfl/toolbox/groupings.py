@@ -209,10 +209,9 @@ def smallest_number(p_values: Tensor, against: Mapping[tuple[int, int], float], 
     """The smallest K that no larger one beats by more than the margin; 1 without a concept."""
     if p > LEVEL:
         return 1
-    number = next(k + 1 for k, value in enumerate(p_values.tolist()) if value <= LEVEL) + 1
+    first = next(k + 1 for k, value in enumerate(p_values.tolist()) if value <= LEVEL) + 1
     sizes = len(p_values) + 1
-    while True:
-        larger = [k for k in range(number + 1, sizes + 1) if against[number - 1, k - 1] <= LEVEL]
-        if not larger:
+    for number in range(first, sizes):
+        if all(against[number - 1, k - 1] > LEVEL for k in range(number + 1, sizes + 1)):
             return number
-        number = larger[0]
+    return sizes
