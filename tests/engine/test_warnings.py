@@ -12,7 +12,7 @@ import torch
 
 import toys
 from concordfl import Training, run
-from concordfl.algorithms import ALGORITHMS, FedAvg
+from concordfl.algorithms import ALGORITHMS, Concord, FedAvg
 from concordfl.core import Classification, Degenerate, Stage
 from concordfl.engine import warnings
 from concordfl.engine.experiment import Experiment
@@ -296,6 +296,14 @@ def test_apfl_says_how_many_clients_use_only_the_shared_model():
         "fedavg", "18 of 20 clients use only the shared model (share 0)"
     )
     assert method.degenerate(None, {}, {**rows, "17": {"share": 0.5}}) is None
+
+
+def test_what_a_method_leaves_out_is_said():
+    wide, narrow = (toys.federation(clients=3, features=width) for width in (1001, 1000))
+    assert "1,001 columns" in found(Concord(), data=wide)["left-out"]
+    assert "left-out" not in found(Concord(), data=narrow)
+    assert "left-out" not in found(Concord(num_heads=2), data=wide)  # looks for none
+    assert "left-out" not in found(FedAvg(), data=wide)
 
 
 def test_a_federation_of_one_client_is_none():

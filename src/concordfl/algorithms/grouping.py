@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Algorithm, Client, Cohort, Stage, Total, Tree, client_step, tree
+from ..core import Algorithm, Client, Cohort, Stage, Task, Total, Tree, client_step, tree
 from ..toolbox import axes, groupings
 from ..toolbox.axes import NUM_HALVES, features_of, halves_of
 from ..toolbox.class_heads import (
@@ -104,6 +104,15 @@ class FindsGroups(Algorithm):
             stage("axes", self.find_axes, required=True),
             stage("groups", self.move_groups, STEPS + 1),
             stage("judge", self.judge_groups),
+        )
+
+    def left_out(self, task: Task) -> str:
+        if self.max_groups < 2 or axes.are_found(task.input_shape):
+            return ""
+        return (
+            f"groups of clients were not looked for, as the inputs have "
+            f"{axes.num_features(task.input_shape):,} columns and more than "
+            f"{axes.MOST_FEATURES:,} are too many: all clients began on one head"
         )
 
     # --- the server -------------------------------------------------------------------------------

@@ -291,3 +291,7 @@ class Algorithm(Settings, ABC):
     def rounds_rule(self) -> str:
         """Why its rounds are not those that a run asks for; for methods with several stages."""
         return ""
+
+    def left_out(self, task: Task) -> str:
+        """What of the method is not done with such data, and why: a warning of the run."""
+        return ""

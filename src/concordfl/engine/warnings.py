@@ -60,6 +60,7 @@ def find(facts: Facts) -> list[WarningFacts]:
         *_diverged(facts),
         *_one_client(facts),
         *_degenerate(facts),
+        *_left_out(facts),
         *_still_improving(facts),
         *_rounds(facts),
         *_without_effect(facts),
@@ -163,6 +164,12 @@ def _degenerate(facts: Facts) -> Findings:
         yield f"identical-to-{found.into}", f"in effect this is {found.into}: {found.because}"
     else:
         yield from _one_group(facts)
+
+
+def _left_out(facts: Facts) -> Findings:
+    reason = facts.algorithm.left_out(facts.experiment.task)
+    if reason:
+        yield "left-out", reason
 
 
 def _one_client(facts: Facts) -> Findings:
