@@ -2,18 +2,21 @@
 told.
 
     python experiments/concord/oracle.py experiments/concord/fmnist_strong.toml --seeds 3
+        [--set SECTION.KEY=VALUE ...]
 """
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import concordfl as cf
 from concordfl.algorithms import IFCA
 from concordfl.assemble import make_federation
-from concordfl.config import read_table
+from concordfl.config import override, read_table
 from concordfl.core import Mean, client_step
 from concordfl.inputs import load_config
 
@@ -37,8 +40,7 @@ class Oracle(IFCA):
         return {"best": dict(self.concepts)[client.id]}
 
 
-def play(file: Path, seed: int) -> tuple[float, float]:
-    table = read_table(file)
+def play(table: Mapping[str, Any], seed: int) -> tuple[float, float]:
     sections = {name: table[name] for name in ("run", "data", "scenario", "model", "training")}
     sections["run"] = {**sections["run"], "seed": seed, "executor": "serial"}
     groups = make_federation(load_config(algorithm="fedavg", **sections)).groups
@@ -54,8 +56,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     given = parser.parse_args()
-    found = np.array([play(given.file, seed) for seed in range(given.seeds)])
+    table = override(read_table(given.file), given.set)
+    found = np.array([play(table, seed) for seed in range(given.seeds)])
     for name, column in zip(("local", "global"), found.T, strict=True):
         spread = column.std(ddof=1) if len(column) > 1 else 0.0
         print(f"{name} {column.mean():.1f} ± {spread:.1f}  {column.round(1).tolist()}")

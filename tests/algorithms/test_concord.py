@@ -342,10 +342,11 @@ def test_a_client_looks_at_all_heads_every_few_visits_only():
 # --- what it is for -------------------------------------------------------------------------------
 
 
-def play(method, data, seed=0, rounds=30):
+def play(method, data, seed=0, rounds=30, **options):
     made = toys.experiment(
         method,
         data,
+        **options,
         plan=Plan(rounds=rounds, evaluate_every=rounds, seed=seed),
         training=Training(lr=0.1, batch_size=16, momentum=0.0, epochs=1),
     )
@@ -483,6 +484,26 @@ def test_what_was_never_seen_is_unlikely():
     predicted = method.predict(client, own, server, client.examples)
     labelled = predicted[torch.arange(len(y)), y].log()
     assert torch.allclose(method.likelihood(client, own, server, client.examples).log_y, labelled)
+
+
+def test_inputs_too_wide_to_be_described_are_refused():
+    data = toys.federation(clients=3, features=1001)
+    with pytest.raises(SettingError, match=r"more than 1,000 numbers of an input, got 1,001"):
+        play(Concord(density=True), data, network="linear", rounds=1)
+
+
+def test_how_typical_an_input_is_does_not_depend_on_whose_it_is():
+    data = concepts()
+    made, progress = play(Concord(density=True), data, rounds=3)
+    method, server = made.setup.algorithm, progress.server
+    network = toys.model_for(method, data, hidden=[8])
+    client = toys.client(data.splits("client-00").train, network, classes=4)
+    own = method.adapt(client, NEW, server, new=True)
+    of_all, of_client = (
+        method.likelihood(client, state, server, client.examples) for state in (None, own)
+    )
+    assert torch.equal(of_all.log_x, of_client.log_x)
+    assert not torch.equal(of_all.log_y, of_client.log_y)
 
 
 def test_modelling_inputs_changes_no_model():

@@ -9,7 +9,7 @@ from sklearn.mixture import GaussianMixture
 import toys
 from concordfl import SettingError, Training
 from concordfl.algorithms import Concord
-from concordfl.algorithms.gating import Gate, _m_step, _settled, _statistics
+from concordfl.algorithms.gating import FEWEST, Gate, GatesInputs, _held, _m_step, _settled
 from concordfl.core import Examples, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.evaluate import EVALUATION_STEPS
@@ -40,6 +40,19 @@ def two_rules(clients=12, examples=60, seed=0, rules=2):
     return Federation.build(
         {id: made[id] for id in ids[:clients]}, {id: made[id] for id in ids[clients:]}, 2
     )
+
+
+def wider(data, width):
+    """The same with columns that are 0."""
+
+    def padded(splits):
+        parts = [getattr(splits, name) for name in ("train", "validation", "test")]
+        return tuple(
+            Arrays(torch.nn.functional.pad(part.x, (0, width - part.x.shape[1])).numpy(), part.y)
+            for part in parts
+        )
+
+    return Federation.build({id: padded(data.splits(id)) for id in data.participants}, {}, 2)
 
 
 def play(method, data, *, network="linear", rounds=3, **plan):
@@ -100,7 +113,7 @@ def test_a_step_of_em_is_scikit_learns():
     covariance = torch.from_numpy(oracle.covariances_).expand(3, 4, 4)
     before = Gaussians(torch.from_numpy(oracle.means_), covariance)
     settled = _settled(before, torch.from_numpy(x))
-    after = _m_step(_statistics(torch.from_numpy(x), settled.gamma, "full"), "full", Gate())
+    after = _m_step(_held(torch.from_numpy(x), settled.gamma), Gate())
     assert np.allclose(settled.omega, oracle.weights_, atol=1e-4)
     assert np.allclose(after.means, before.means, atol=1e-3)
     assert np.allclose(after.covariances, before.covariances, atol=1e-3)
@@ -109,8 +122,28 @@ def test_a_step_of_em_is_scikit_learns():
 def test_a_gaussian_that_holds_nothing_stays():
     before = Gaussians(torch.tensor([[0.0], [1e3]]).double(), torch.ones(2, 1, 1).double())
     x = torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).double()
-    total = _statistics(x, _settled(before, x).gamma, "full")
-    assert float(_m_step(total, "full", Gate(gaussians=before)).means[1]) == 1e3
+    total = _held(x, _settled(before, x).gamma)
+    assert float(_m_step(total, Gate(gaussians=before)).means[1]) == 1e3
+
+
+def test_nobodys_single_inputs_are_summed_alone(monkeypatch):
+    """Where inputs lie is asked of points only that hold some of them."""
+    found = []
+    choose = GatesInputs._choose_centres
+
+    def spy(method, gate, cohort):
+        total = cohort.sum(method.locate, broadcast=gate.places)
+        found.append((gate, total))
+        return choose(method, gate, cohort)
+
+    monkeypatch.setattr(GatesInputs, "_choose_centres", spy)
+    data = two_rules()
+    play(Concord(), data)
+    gate, total = found[0]
+    examples = sum(len(data.splits(id).train) for id in data.participants)
+    assert 6 < len(gate.places) < len(gate.points)
+    assert total.mass.min() >= FEWEST
+    assert total.mass.sum() == examples
 
 
 def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
@@ -139,6 +172,23 @@ def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
     ).log_prob(frame.project(x.double()))
     found = (outputs.softmax(-1) * logs.T.softmax(-1)[..., None]).sum(1).argmax(1)
     assert float((found == expected).double().mean()) > 0.97
+
+
+@pytest.mark.parametrize(("width", "examples"), [(150, 60), (201, 200)])
+def test_heads_begin_alike_where_inputs_are_few_or_wide(monkeypatch, width, examples):
+    """Discriminants of 720 inputs in 150 dimensions would be sure of chance."""
+    begun = []
+    begin = Concord.begin_heads
+
+    def spy(method, server, cohort):
+        begun.append((server, begin(method, server, cohort)))
+        return begun[-1][1]
+
+    monkeypatch.setattr(Concord, "begin_heads", spy)
+    _, progress = play(Concord(), wider(two_rules(examples=examples), width), rounds=1)
+    assert progress.server.gate.is_used
+    before, after = begun[0]
+    assert tree.equal(before.params, after.params)
 
 
 def test_the_module_of_a_client_predicts_the_same():
@@ -211,6 +261,22 @@ def test_likelihoods_with_a_gate():
             method.likelihood(client, own, message, part).log_x for part in (test, far)
         )
         assert known.min() > strange.max()
+
+
+def test_a_gate_that_was_asked_for_and_is_not_there_is_said():
+    without, asked = (play(Concord(gate=gate), two_rules(rules=1)) for gate in (None, True))
+    for (made, progress), expected in ((without, ""), (asked, "not explained better")):
+        reason = made.setup.algorithm.left_out(made.task, progress.server)
+        assert expected in reason
+        assert bool(reason) == bool(expected)
+    found = play(Concord(gate=True), two_rules())
+    assert not found[0].setup.algorithm.left_out(found[0].task, found[1].server)
+
+
+def test_clients_with_a_gate_are_in_no_groups():
+    made, _ = play(Concord(), two_rules())
+    assert not any("group" in row for row in made.last_rows().values())
+    assert all("weights" in row for row in made.last_rows().values())
 
 
 def test_a_gate_that_could_not_be_looked_for_is_refused():

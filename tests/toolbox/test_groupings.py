@@ -32,5 +32,10 @@ def test_it_begins_with_the_first_number_that_is_significant():
     assert smallest_number(torch.tensor([NO, YES, YES]), beaten(), YES) == 3
 
 
+def test_a_number_that_is_not_significant_is_passed_over():
+    assert smallest_number(torch.tensor([YES, NO, YES]), beaten((2, 4)), YES) == 4
+    assert smallest_number(torch.tensor([YES, NO, NO]), beaten((2, 4)), YES) == 2
+
+
 def test_no_concept_is_one_group():
     assert smallest_number(torch.full((3,), YES), beaten(), 0.06) == 1

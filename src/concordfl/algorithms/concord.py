@@ -133,6 +133,17 @@ class Concord(GatesInputs, DescribesInputs):
     def num_gaussians(self) -> int:
         return self.num_heads
 
+    def left_out(self, task: Task, server: ConcordServer) -> str:
+        reason = super().left_out(task, server)
+        if reason or not self.gate or server.gate.is_used:
+            return reason
+        several = server.grouping.number > 1
+        return "there is no gate (gate = true): " + (
+            "clients are in groups, each with a head of its own"
+            if several
+            else "labels were not explained better by heads that share the inputs among them"
+        )
+
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         first = self.group_stages()
         if not first:
@@ -146,17 +157,35 @@ class Concord(GatesInputs, DescribesInputs):
     def init_server(self, task: Task, seed: int) -> ConcordServer:
         used = torch.arange(self.num_heads) == 0
         prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
-        return ConcordServer(task.model.init(seed), used, prior, Grouping())
+        params = task.model.init(seed)
+        width = params[task.model.head_names[0]].shape[1]
+        if self.density and width > axes.MOST_FEATURES:  # what is sent grows as the square of it
+            raise SettingError(
+                f"density must be false where heads see more than {axes.MOST_FEATURES:,} numbers "
+                f"of an input, got {width:,}"
+            )
+        return ConcordServer(params, used, prior, Grouping())
 
     def judge_groups(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
         after: ConcordServer = super().judge_groups(server, cohort)
         return after._replace(used=torch.arange(self.num_heads) < max(after.grouping.number, 1))
 
     def begin_heads(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
-        """Linear discriminants of what the encoder gives, for the inputs of each Gaussian."""
+        """Linear discriminants of the inputs of each Gaussian, where heads are of the inputs
+        themselves; not of inputs so wide that all would wait for their moments, or too few.
+        """
+        model = cohort.task.model
+        width = math.prod(cohort.task.input_shape)
+        has_offsets = len(model.head_names) == 2
+        if model.encoder_names or width > axes.MAX_PIXELS or not has_offsets:
+            return server
         sums: ClassSums = cohort.sum(self.measure_features, broadcast=server)
+        if float(sums.counts.sum()) < axes.MIN_EXAMPLES_PER_DIMENSION * width:
+            return server
         found = class_heads.linear_heads_of_all(sums, [self.num_heads])
-        by_name = zip(cohort.task.model.head_names, (found.slopes, found.offsets), strict=False)
+        # What classes have in common changes no prediction, and would cost float32 its digits.
+        parts = (part - part.mean(1, keepdim=True) for part in (found.slopes, found.offsets))
+        by_name = zip(model.head_names, parts, strict=True)
         layer = {name: value.flatten(0, 1).float() for name, value in by_name}
         return server._replace(params={**server.params, **layer})
 
@@ -326,17 +355,17 @@ class Concord(GatesInputs, DescribesInputs):
         message: ConcordServer,
         examples: Examples,
     ) -> Likelihood:
-        """By the client's weights and label shares, or by those of all."""
+        """Of labels by the client's weights and label shares, or by those of all; of inputs by
+        those of all, as the distances of training examples were taken (8).
+        """
         inputs = cast(Inputs, message.inputs)
+        near = self.nearness(client, message, examples, log_shares_of_all(inputs))
         if state is None:
-            near = self.nearness(client, message, examples, log_shares_of_all(inputs))
             outputs = self._outputs(client, message.params, examples)
             outputs = outputs + class_heads.shares_of(inputs.sums.counts).log()
             by_head = list(client.objective.predictions(outputs).unbind(1))
             predicted = mixture.average(by_head, near.logsumexp(2).softmax(1))
         else:
-            log_shares = state.omega.log()[:, None] + state.log_shares
-            near = self.nearness(client, message, examples, log_shares)
             predicted = self.predict(client, state, message, examples)
         labelled = predicted[torch.arange(len(examples)), examples.y]
         return Likelihood(log_typical(inputs, near), labelled.clamp_min(MIN_SHARE).log())
@@ -353,7 +382,8 @@ class Concord(GatesInputs, DescribesInputs):
     def inspect(
         self, client: Client, state: ConcordMixture, message: ConcordServer
     ) -> dict[str, Any]:
-        return {"group": int(state.omega.argmax()), "weights": state.omega}
+        found = {"weights": state.omega}
+        return found if message.gate.is_used else {**found, "group": int(state.omega.argmax())}
 
     def describe(self, server: ConcordServer) -> dict[str, Any]:
         found = {"heads": int(server.used.sum()), "groups": server.grouping.number}

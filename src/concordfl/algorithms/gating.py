@@ -7,8 +7,9 @@ taken only if labels that they have not seen are explained better with than with
 (docs/concord.md, "The gate").
 
     scatter    sum    moments of the inputs in these coordinates
-    count      sum    how many inputs lie next to each of a number of drawn points, and where
-    soften     sum    EM: Σ r, Σ r x and Σ r x xᵀ under the client's own weights of the Gaussians
+    count      sum    how many inputs lie next to each of a number of drawn points
+    locate     sum    of those next to the points that hold some: how many, where, Σ x xᵀ of all
+    soften     sum    EM: Σ r and Σ r x under the client's own weights of the Gaussians, Σ x xᵀ
     label      sum    of two halves apart: moments by Gaussian and class
     judge_gate sum    how much more probable labels of the other half are by Gaussians and classes
                       than by classes alone
@@ -18,7 +19,7 @@ A client's weights of the Gaussians are found anew whenever they are needed, and
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,13 +29,14 @@ from ..core import Client, Cohort, Examples, Stage, Total, Tree, client_step, tr
 from ..toolbox import axes, class_heads, clustering, gaussian, groupings, mixture
 from ..toolbox.axes import NUM_HALVES, features_of, halves_of
 from ..toolbox.class_heads import ClassSums, linear_heads_of_all
-from ..toolbox.gaussian import CovarianceType, Gaussians, Statistics
+from ..toolbox.gaussian import Gaussians
 from .grouping import MARGIN, FindsGroups
 
 GATE = "gate"  # the name under which the Gaussians are published
 POINTS = 20  # for each Gaussian, that are drawn to find the first centres
 EM_STEPS = 10
-JUDGED_IN = EM_STEPS + 3  # the round of the stage, after those of points, centres, EM and labels
+FEWEST = 10  # inputs next to a point whose mean is asked for, so that it is no one's own
+JUDGED_IN = EM_STEPS + 4  # the round, after those of points, places, centres, EM and labels
 SMALLEST_VARIANCE = 1e-3  # of the coordinates' mean variance, added to the Gaussians'
 
 
@@ -43,10 +45,20 @@ class Gate(NamedTuple):
     """What the server knows on the way; all but the last is forgotten at its end."""
 
     points: Tensor | None = None  # (P, D) drawn from all inputs' Gaussian
+    places: Tensor | None = None  # those of them that hold some inputs
     variance: float = 0.0  # the mean of the coordinates'
     gaussians: Gaussians | None = None
     sums: ClassSums | None = None  # (2, K, …) of the halves
     is_used: bool = False  # whether the Gaussians, which are published, choose heads
+
+
+@tree.register
+class Held(NamedTuple):
+    """Inputs by what holds them, of which every input has shares that add up to 1."""
+
+    mass: Tensor  # (M,)
+    first: Tensor  # (M, D) Σ x
+    second: Tensor  # (D, D) Σ x xᵀ of all
 
 
 class GatesInputs(FindsGroups):
@@ -90,11 +102,14 @@ class GatesInputs(FindsGroups):
     def _next(self, gate: Gate, cohort: Cohort) -> Gate:
         if gate.points is None:
             return self._draw_points(cohort)
+        if gate.places is None:
+            counts: Tensor = cohort.sum(self.count, broadcast=gate.points)
+            return gate._replace(places=gate.points[counts >= FEWEST])
         if gate.gaussians is None:
             return self._choose_centres(gate, cohort)
         if cohort.round < JUDGED_IN - 1:
             total = cohort.sum(self.soften, broadcast=gate.gaussians)
-            return gate._replace(gaussians=_m_step(total, "full", gate))
+            return gate._replace(gaussians=_m_step(total, gate))
         if gate.sums is None:
             cohort.publish(GATE, gate.gaussians)
             return gate._replace(sums=cohort.sum(self.label))
@@ -103,41 +118,47 @@ class GatesInputs(FindsGroups):
         return Gate(is_used=p <= groupings.LEVEL)
 
     def _draw_points(self, cohort: Cohort) -> Gate:
-        total: Statistics = cohort.sum(self.scatter)
+        total: Held = cohort.sum(self.scatter)
         mean = total.first[0] / total.mass[0]
-        variances = (total.second[0] / total.mass[0] - mean.square()).clamp_min(0)
+        variances = (total.second.diagonal() / total.mass[0] - mean.square()).clamp_min(0)
         draws = cohort.random("points").normal((POINTS * self.num_gaussians, len(mean)))
-        return Gate(mean + draws * variances.sqrt(), float(variances.mean()) or 1.0)
+        points = mean + draws * variances.sqrt()
+        return Gate(points, variance=float(variances.mean()) or 1.0)
 
     def _choose_centres(self, gate: Gate, cohort: Cohort) -> Gate:
         """K-means of the places where inputs lie."""
-        total: Statistics = cohort.sum(self.count, broadcast=gate.points)
-        held = total.mass > gaussian.MIN_MASS
-        mass, first, second = (part[held] for part in total)
-        places, key = (first / mass[:, None]).numpy(), cohort.random("centres")
-        groups = clustering.kmeans(places, self.num_gaussians, key, mass.numpy())
+        places = cast(Tensor, gate.places)
+        if not len(places):  # nobody has enough inputs to say where they lie
+            return gate
+        total: Held = cohort.sum(self.locate, broadcast=places)
+        known = total.mass > gaussian.MIN_MASS
+        mass, first = total.mass[known], total.first[known]
+        means, key = (first / mass[:, None]).numpy(), cohort.random("centres")
+        groups = clustering.kmeans(means, self.num_gaussians, key, mass.numpy())
         at = F.one_hot(torch.from_numpy(groups).long(), self.num_gaussians).double().T
-        by_centre = Statistics(at @ mass, at @ first, at @ second)
-        return gate._replace(gaussians=_m_step(by_centre, "spherical", gate))
+        by_centre = Held(at @ mass, at @ first, total.second)
+        return gate._replace(gaussians=_m_step(by_centre, gate))
 
     # --- the client -------------------------------------------------------------------------------
 
     @client_step
     def scatter(self, client: Client, state: Any, message: Tree) -> tuple[Any, Tree]:
         x = features_of(client, client.examples)
-        return state, Total(_statistics(x, torch.ones(len(x), 1, dtype=x.dtype), "diag"))
+        return state, Total(_held(x, torch.ones(len(x), 1, dtype=x.dtype)))
 
     @client_step
     def count(self, client: Client, state: Any, message: Tensor) -> tuple[Any, Tree]:
+        return state, Total(_nearest(features_of(client, client.examples), message).sum(0))
+
+    @client_step
+    def locate(self, client: Client, state: Any, message: Tensor) -> tuple[Any, Tree]:
         x = features_of(client, client.examples)
-        nearest = torch.cdist(x, message).argmin(1)
-        belongs = F.one_hot(nearest, len(message)).to(x.dtype)
-        return state, Total(_statistics(x, belongs, "spherical"))
+        return state, Total(_held(x, _nearest(x, message)))
 
     @client_step
     def soften(self, client: Client, state: Any, message: Gaussians) -> tuple[Any, Tree]:
         x = features_of(client, client.examples)
-        return state, Total(_statistics(x, _settled(message, x).gamma, "full"))
+        return state, Total(_held(x, _settled(message, x).gamma))
 
     @client_step
     def label(self, client: Client, state: Any, message: Tree) -> tuple[Any, Tree]:
@@ -188,15 +209,23 @@ def _settled(gaussians: Gaussians, x: Tensor) -> mixture.Settled:
     return mixture.settle(-gaussian.log_density(gaussians, x), steps=EM_STEPS)
 
 
-def _statistics(x: Tensor, weight: Tensor, kind: CovarianceType) -> Statistics:
-    return gaussian.statistics(x, weight, torch.zeros(x.shape[1], dtype=x.dtype), kind)
+def _nearest(x: Tensor, points: Tensor) -> Tensor:
+    """(N, P) 1 at the point that an input lies next to."""
+    return F.one_hot(torch.cdist(x, points).argmin(1), len(points)).to(x.dtype)
 
 
-def _m_step(total: Statistics, kind: CovarianceType, gate: Gate) -> Gaussians:
+def _held(x: Tensor, shares: Tensor) -> Held:
+    return Held(shares.sum(0), shares.T @ x, x.T @ x)
+
+
+def _m_step(total: Held, gate: Gate) -> Gaussians:
     """Means, and one covariance for all; a Gaussian that holds nothing stays where it was."""
+    count, dimensions = total.first.shape
     means = total.first / total.mass.clamp_min(gaussian.MIN_MASS)[:, None]
+    between = (means * total.mass[:, None]).T @ means
     if gate.gaussians is not None:
         empty = total.mass <= gaussian.MIN_MASS
         means = torch.where(empty[:, None], gate.gaussians.means, means)
-    least = SMALLEST_VARIANCE * gate.variance
-    return Gaussians(means, gaussian.shared_covariance(total, kind, least))
+    least = SMALLEST_VARIANCE * gate.variance * torch.eye(dimensions, dtype=torch.float64)
+    pooled = (total.second - between) / total.mass.sum() + least
+    return Gaussians(means, pooled.expand(count, dimensions, dimensions).clone())

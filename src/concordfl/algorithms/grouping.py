@@ -106,7 +106,7 @@ class FindsGroups(Algorithm):
             stage("judge", self.judge_groups),
         )
 
-    def left_out(self, task: Task) -> str:
+    def left_out(self, task: Task, server: Any) -> str:
         if self.max_groups < 2 or axes.are_found(task.input_shape):
             return ""
         return (

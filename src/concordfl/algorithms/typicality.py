@@ -48,9 +48,9 @@ class DescribesInputs(Algorithm):
     def describe_inputs(self, server: Any, cohort: Cohort) -> Any:
         """Of features under the new encoder; who has not been asked counts as it was."""
         before: Inputs | None = server.inputs
-        absent = 1 - len(cohort.ids) / cohort.population
 
         def with_absent(new: Tree, old: Tree) -> Tree:
+            absent = 1 - len(cohort.ids) / cohort.population
             return tree.add(tree.scale(old, absent), new) if absent > 0 else new
 
         sums = cohort.sum(self.measure_features, broadcast=server._replace(inputs=None))

@@ -170,7 +170,11 @@ class Algorithm(Settings, ABC):
         """The server's state before the first round."""
 
     def init_client(self, client: Client, message: Tree) -> Tree:
-        """A client's private state, made at first contact."""
+        """A client's private state, made at first contact.
+
+        It is asked for again where it is to be known whether a step has changed it: the same state
+        must come out, from a message that steps leave as it is.
+        """
         return {}
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
@@ -292,6 +296,6 @@ class Algorithm(Settings, ABC):
         """Why its rounds are not those that a run asks for; for methods with several stages."""
         return ""
 
-    def left_out(self, task: Task) -> str:
-        """What of the method is not done with such data, and why: a warning of the run."""
+    def left_out(self, task: Task, server: Tree) -> str:
+        """What of the method a run has not done, and why: a warning of the run."""
         return ""

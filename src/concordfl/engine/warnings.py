@@ -167,7 +167,7 @@ def _degenerate(facts: Facts) -> Findings:
 
 
 def _left_out(facts: Facts) -> Findings:
-    reason = facts.algorithm.left_out(facts.experiment.task)
+    reason = facts.algorithm.left_out(facts.experiment.task, facts.progress.server)
     if reason:
         yield "left-out", reason
 

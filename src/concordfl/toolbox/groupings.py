@@ -206,12 +206,14 @@ def number_pairs(candidates: Candidates) -> list[tuple[int, int]]:
 
 
 def smallest_number(p_values: Tensor, against: Mapping[tuple[int, int], float], p: float) -> int:
-    """The smallest K that no larger one beats by more than the margin; 1 without a concept."""
+    """The smallest significant K that no larger one beats by more than the margin; 1 without a
+    concept.
+    """
     if p > LEVEL:
         return 1
-    first = next(k + 1 for k, value in enumerate(p_values.tolist()) if value <= LEVEL) + 1
+    significant = [k for k, value in enumerate(p_values.tolist(), start=2) if value <= LEVEL]
     sizes = len(p_values) + 1
-    for number in range(first, sizes):
+    for number in significant:
         if all(against[number - 1, k - 1] > LEVEL for k in range(number + 1, sizes + 1)):
             return number
-    return sizes
+    return significant[-1]
