@@ -70,7 +70,7 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.recheck_every": 10,
     "algorithm.most_groups": None,  # of Concord, and the next two
     "algorithm.density": False,
-    "algorithm.gate": None,  # results of networks with nothing but heads were computed again
+    "algorithm.gate": None,  # no result from before is of a network with nothing but heads
     "data.directions": "uniform",  # of synthetic-mixture
     "data.pool_test": False,
     "data.copies": 1,
