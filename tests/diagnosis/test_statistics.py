@@ -6,9 +6,11 @@ import torch
 from scipy import stats
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from concordfl.core import Key
+import toys
+from concordfl.core import Examples, Key
 from concordfl.diagnosis import concept, features
 from concordfl.diagnosis.labels import label_test
+from concordfl.diagnosis.method import Diagnose, GroupsMessage
 from concordfl.toolbox import groupings
 from concordfl.toolbox.class_heads import (
     ClassSums,
@@ -105,12 +107,40 @@ def test_heads_without_a_client_are_those_of_the_others():
     def total(some):
         return ClassSums(*(sum(tensors) for tensors in zip(*some, strict=True)))
 
-    found = concept.without(candidates, total(spread), parts[0], joined[0])
     others = total(spread[1:])
     parent = ClassSums(*(part.sum(0, keepdim=True) for part in others))
     expected = linear_heads(others, parent)
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    taken_out = concept.without(candidates, total(spread), parts[0], joined[0])
+    never_in = concept.without(candidates, others, None, joined[0])
+    for found in (taken_out, never_in):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("is_in_it", [True, False])
+def test_a_client_takes_out_its_part_only_where_it_has_one(monkeypatch, is_in_it):
+    """Of the round before: the sums of others, with or without its own."""
+    judged = []
+    monkeypatch.setattr(
+        concept, "linear_heads", lambda sums, parent: judged.append(sums) or heads(sums, parent)
+    )
+    heads = linear_heads
+    method = Diagnose(max_groups=2, restarts=1)
+    x, y = draw(60)
+    network = toys.model_for(method, toys.federation(), hidden=[8])
+    client = toys.client(Examples(x.float(), y), network, classes=3)
+    client.examples.cached("features", lambda: x)
+    shares = torch.full((2, 3), 1 / 3, dtype=torch.float64)
+    state, reply = method.join_groups(client, {}, GroupsMessage(None, -1, shares, is_last=False))
+    own = reply["sums"].value
+    others = ClassSums(*(3 * part + 1 for part in own))
+    total = ClassSums(*(a + b for a, b in zip(own, others, strict=True))) if is_in_it else others
+    round = state["round"] if is_in_it else state["round"] + 1
+    method.join_groups(client, state, GroupsMessage(total, round, shares, is_last=False))
+    assert len(judged) == 2
+    for half, sums in enumerate(judged):
+        for found, expected in zip(sums, others, strict=True):
+            torch.testing.assert_close(found, expected[half])
 
 
 def test_own_shares_tend_to_the_pooled_ones_where_there_are_no_examples():

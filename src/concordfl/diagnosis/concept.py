@@ -24,10 +24,16 @@ from ..toolbox.class_heads import ClassGaussians, ClassSums, Linear, gaussian_he
 from ..toolbox.groupings import Candidates, log_shares, spread
 
 
-def without(candidates: Candidates, total: ClassSums, own: ClassSums, joined: Tensor) -> Linear:
-    """The heads as they would be had this client not taken part in those that it has joined."""
-    mine = spread(candidates, own, joined)
-    others = ClassSums(*(all_of - part for all_of, part in zip(total, mine, strict=True)))
+def without(
+    candidates: Candidates, total: ClassSums, own: ClassSums | None, joined: Tensor
+) -> Linear:
+    """The heads as they would be had this client not taken part in those that it has joined; None
+    where it has not.
+    """
+    others = total
+    if own is not None:
+        mine = spread(candidates, own, joined)
+        others = ClassSums(*(all_of - part for all_of, part in zip(total, mine, strict=True)))
     first = candidates.all_sizes[0]
     parent = ClassSums(*(part[:first].sum(0, keepdim=True) for part in others))
     return linear_heads(others, parent)

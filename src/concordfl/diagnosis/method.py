@@ -62,6 +62,7 @@ from .state import DiagnoseServer
 @tree.register
 class GroupsMessage(NamedTuple):
     sums: ClassSums | None  # None at first
+    round: int  # that they are of
     shares: Tensor
     is_last: bool
 
@@ -167,9 +168,9 @@ class Diagnose(Algorithm):
     def move_groups(self, server: DiagnoseServer, cohort: Cohort) -> DiagnoseServer:
         """A step of EM of all candidates, on both halves at once; the last one is scored."""
         is_last = cohort.round == self.steps
-        message = GroupsMessage(server.sums, _found(server.shares), is_last)
+        message = GroupsMessage(server.sums, server.round, _found(server.shares), is_last)
         total = cohort.sum(self.join_groups, broadcast=message)
-        return server._replace(sums=total["sums"], scores=total["scores"])
+        return server._replace(sums=total["sums"], scores=total["scores"], round=cohort.round)
 
     @client_step
     def join_groups(self, client: Client, state: Tree, message: GroupsMessage) -> tuple[Tree, Tree]:
@@ -184,7 +185,7 @@ class Diagnose(Algorithm):
             totals.append(groupings.spread(self.candidates, axes.sums_of_half(client, own), chosen))
         stacked = ClassSums(*(torch.stack(parts) for parts in zip(*totals, strict=True)))
         reply = {"sums": Total(stacked), "scores": Total(torch.stack(scores))}
-        return {"joined": torch.stack(joined)}, reply
+        return {"joined": torch.stack(joined), "round": client.round}, reply
 
     def _choose(
         self, client: Client, state: Tree, message: GroupsMessage, own: int
@@ -197,7 +198,9 @@ class Diagnose(Algorithm):
         at = halves_of(client) == own
         x, y = features_of(client, client.examples)[at], client.examples.y[at]
         sums, total = axes.sums_of_half(client, own), _half(message.sums, own)
-        heads = concept.without(candidates, total, sums, self._joined(client, state)[own])
+        is_in_it = state.get("round") == message.round  # who has missed the last step is not
+        part = sums if is_in_it else None
+        heads = concept.without(candidates, total, part, self._joined(client, state)[own])
         logs = heads.log_ratios(x) + own_shares(sums.counts, message.shares[own]).log()
         fits = groupings.log_of_labels(logs, y).clamp_min(groupings.MIN_LOG).sum(-1)
         chosen = candidates.best(fits)

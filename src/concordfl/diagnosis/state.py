@@ -16,6 +16,7 @@ class DiagnoseServer(NamedTuple):
 
     frame: gaussian.Frame | None = None
     sums: ClassSums | None = None  # (2, G, …) of the heads of all candidates, in EM
+    round: int = -1  # in which clients have joined them
     scores: Tensor | None = None  # (2, candidates) of the assignments behind them
     shares: Tensor | None = None  # (2, Y) pooled label shares by half
     heads: ClassSums | None = None  # (2, G', …) of the best candidates
