@@ -103,6 +103,32 @@ def test_one_head_without_balance_is_fedavg_to_the_bit():
     assert tree.equal(ours, fedavg.run(fedavg.start()).server)
 
 
+def test_with_one_head_new_clients_tune_as_fedavgs():
+    method = Concord(num_heads=1, balanced=False)
+    client = some_client(method)
+    message = start(method, client)
+    tuned = method.tune(client, NEW, message, epochs=2).params
+    expected = FedAvg().tune(client, {}, message.params, epochs=2)
+    assert tree.equal(tuned, expected)
+    assert not tree.equal(tuned, message.params)
+
+
+def test_a_new_client_tunes_the_heads_that_explain_it():
+    """And no encoder that inputs are described by."""
+    for method, changed in (
+        (Concord(num_heads=3), True),
+        (Concord(num_heads=3, density=True), False),
+    ):
+        client = some_client(method)
+        message = start(method, client)._replace(used=torch.tensor([True, False, False]))
+        tuned = method.tune(client, NEW, message, epochs=1).params
+        encoder = client.model.encoder_names
+        same = tree.equal(tree.subset(tuned, encoder), tree.subset(message.params, encoder))
+        assert same != changed
+        rows = tuned["head.weight"].view(3, -1) != message.params["head.weight"].view(3, -1)
+        assert rows.any(1).tolist() == [True, False, False], "the only head in use"
+
+
 def test_a_servers_rate_acts_as_at_fedavg():
     half = Aggregation(server_lr=0.5)
     concord = toys.experiment(Concord(num_heads=1, balanced=False), plan=PLAN, aggregation=half)

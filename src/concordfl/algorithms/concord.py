@@ -8,7 +8,7 @@ head that is still free. Numbers in the code are the equations of docs/concord.m
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
@@ -219,18 +219,15 @@ class Concord(GatesInputs, DescribesInputs):
         self, client: Client, state: ConcordClient, message: ConcordServer
     ) -> tuple[ConcordClient, Tree]:
         model, before = client.model, message.params
-        beside = self.share_weight * self._log_shares(client, message)
         counts = client.label_counts()
         if message.gate.is_used:
             shares, omega, _ = self.shares_of_inputs(client)
-            loss = partial(self._gated_loss, client, shares, beside)
             belongs = F.one_hot(client.examples.y, client.num_classes).to(shares)
             rows = self._row_weights(torch.ones_like(omega), shares.T @ belongs)
         else:
             omega = self._choose_heads(client, state, message)
-            loss = partial(self._loss, client, omega, beside)
             rows = self._row_weights(omega, counts)
-        trained = client.fit(before, loss)  # (2)
+        trained = client.fit(before, self._own_loss(client, message, omega))  # (2)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
         reply = {
@@ -260,9 +257,7 @@ class Concord(GatesInputs, DescribesInputs):
 
     def _known_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω as it was last chosen; who has never trained looks at all heads."""
-        if len(state.omega):
-            return state.omega
-        return self._weights(self._losses(client, message), message)
+        return state.omega if len(state.omega) else self._found(client, message)
 
     def _only(self, head: int) -> Tensor:
         return (torch.arange(self.num_heads) == head).double()
@@ -291,6 +286,16 @@ class Concord(GatesInputs, DescribesInputs):
         """(Y,) of the client's labels; 0 where heads are to learn them."""
         counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
+
+    def _own_loss(
+        self, client: Client, message: ConcordServer, omega: Tensor
+    ) -> Callable[[Params, Batch], Tensor]:
+        """What the client's examples lose, with a share of its log label shares beside heads."""
+        beside = self.share_weight * self._log_shares(client, message)
+        if message.gate.is_used:
+            shares = self.shares_of_inputs(client).gamma
+            return partial(self._gated_loss, client, shares, beside)
+        return partial(self._loss, client, omega, beside)
 
     def _loss(
         self, client: Client, omega: Tensor, beside: Tensor, params: Params, batch: Batch
@@ -331,13 +336,26 @@ class Concord(GatesInputs, DescribesInputs):
         self, client: Client, state: ConcordClient, message: ConcordServer, *, new: bool
     ) -> ConcordMixture:
         """A participant predicts with the heads that it has trained; others look at all."""
-        if message.gate.is_used:
-            omega = self.shares_of_inputs(client).omega
-        elif new:
-            omega = self._weights(self._losses(client, message), message)
-        else:
-            omega = self._known_heads(client, state, message)
+        known = not new and not message.gate.is_used
+        omega = self._known_heads(client, state, message) if known else self._found(client, message)
         return ConcordMixture(omega, self._log_shares(client, message))
+
+    def tune(
+        self, client: Client, state: ConcordClient, message: ConcordServer, epochs: int
+    ) -> ConcordServer:
+        """As in training, with the weights that a new client finds (2); how typical inputs are is
+        known under the shared encoder only.
+        """
+        loss = self._own_loss(client, message, self._found(client, message))
+        only = client.model.head_names if self.density else None
+        tuned = client.fit(message.params, loss, epochs=epochs, only=only, purpose="tune")
+        return message._replace(params=tuned)
+
+    def _found(self, client: Client, message: ConcordServer) -> Tensor:
+        """(K,) ω of who has never trained: by what its inputs are like, or by all heads' losses."""
+        if message.gate.is_used:
+            return self.shares_of_inputs(client).omega
+        return self._weights(self._losses(client, message), message)
 
     def predict(
         self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples
