@@ -353,16 +353,40 @@ def test_a_client_that_no_head_explains_takes_a_free_one():
     assert method.adapt(client, NEW, strange, new=True).omega[1] == 0, "predictions need a head"
 
 
+def explaining(method, client, scale):
+    """A message whose heads are next to a guess, or far off."""
+    message = start(method, client)
+    heads = {name: scale * message.params[name] for name in client.model.head_names}
+    return message._replace(params={**message.params, **heads})
+
+
 def test_a_client_looks_at_all_heads_every_few_visits_only():
     method = Concord(num_heads=3, look_every=4)
     client = some_client(method)
-    message = start(method, client)
+    message = explaining(method, client, 0.1)
     held = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
     for visits in (1, 2, 3, 5):
         state = NEW._replace(omega=held, visits=visits)
         assert torch.equal(method._choose_heads(client, state, message), held)
     looked = method._choose_heads(client, NEW._replace(omega=held, visits=4), message)
     assert torch.equal(looked, method.adapt(client, NEW, message, new=True).omega)
+
+
+def test_a_client_that_its_head_explains_no_more_looks_at_once():
+    """On all of its examples; it has seen it on a few of all of them."""
+    method = Concord(num_heads=3, look_every=100)
+    client = some_client(method, size=200)
+    message = explaining(method, client, 30)
+    losses = method._losses(client, message)
+    worst = int(losses.argmax())
+    assert losses[worst] > np.log(3) + 1
+    state = NEW._replace(omega=torch.eye(3, dtype=torch.float64)[worst], visits=1)
+    all_used = method._choose_heads(client, state, message)
+    assert torch.equal(all_used, method.adapt(client, NEW, message, new=True).omega)
+    only_worst = message._replace(used=torch.arange(3) == worst)
+    free = method._choose_heads(client, state, only_worst)
+    assert float(free.max()) == 1
+    assert int(free.argmax()) != worst
 
 
 # --- what it is for -------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever l
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
 DECIDED = 0.9  # the largest weight of a client that need not look at every visit
 WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
+GLANCE = 20  # examples on which a client sees with every visit that its head explains it no more
 
 
 @tree.register
@@ -240,20 +241,28 @@ class Concord(GatesInputs, DescribesInputs):
 
     def _choose_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω: the group's head at first, then what explains the client, every few visits, or
-        every time as long as that is undecided; a free head where nothing does.
+        at once where that is undecided or explains it no more; a free head where nothing does.
         """
         is_decided = bool(state.visits) and float(state.omega.max()) > DECIDED
-        if is_decided and state.visits % self.look_every:
+        is_due = not state.visits % self.look_every
+        if is_decided and not is_due and self._still_explained(client, state.omega, message):
             return state.omega
         group = self.group_of(client, state, message.grouping)
         if not state.visits and group is not None:
             return self._only(group)
         losses = self._losses(client, message)
         free = (~message.used).nonzero().flatten().tolist()
-        guess = math.log(client.num_classes) + WORSE_THAN_GUESSING
-        if state.visits and free and bool(losses[message.used].min() > guess):
+        if state.visits and free and float(losses[message.used].min()) > _guess(client):
             return self._only(free[0])
         return self._weights(losses, message)
+
+    def _still_explained(self, client: Client, omega: Tensor, message: ConcordServer) -> bool:
+        """Before it has trained the head on what this is wrong about, and others with it."""
+        some = torch.linspace(0, client.size - 1, min(GLANCE, client.size)).long()
+        glance = Examples(
+            client.examples.x[some], client.examples.y[some], scale=client.examples.scale
+        )
+        return float(self._losses(client, message, glance) @ omega) <= _guess(client)
 
     def _known_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω as it was last chosen; who has never trained looks at all heads."""
@@ -262,10 +271,13 @@ class Concord(GatesInputs, DescribesInputs):
     def _only(self, head: int) -> Tensor:
         return (torch.arange(self.num_heads) == head).double()
 
-    def _losses(self, client: Client, message: ConcordServer) -> Tensor:
-        """(K,) mean loss of every head on the client's examples."""
-        outputs = self._outputs(client, message.params)
-        return heads.losses(client, outputs, client.examples.y).double().mean(0)
+    def _losses(
+        self, client: Client, message: ConcordServer, examples: Examples | None = None
+    ) -> Tensor:
+        """(K,) mean loss of every head on examples, by default all of the client's."""
+        examples = client.examples if examples is None else examples
+        outputs = self._outputs(client, message.params, examples)
+        return heads.losses(client, outputs, examples.y).double().mean(0)
 
     def _weights(self, losses: Tensor, message: ConcordServer) -> Tensor:
         """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (6)."""
@@ -410,3 +422,8 @@ class Concord(GatesInputs, DescribesInputs):
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced
         return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
+
+
+def _guess(client: Client) -> float:
+    """The loss beyond which a head does not explain a client."""
+    return math.log(client.num_classes) + WORSE_THAN_GUESSING
