@@ -257,12 +257,14 @@ class Concord(GatesInputs, DescribesInputs):
         return self._weights(losses, message)
 
     def _still_explained(self, client: Client, omega: Tensor, message: ConcordServer) -> bool:
-        """Before it has trained the head on what this is wrong about, and others with it."""
+        """Seen in a few predictions before it trains the head on what this is wrong about."""
+        own = client.examples
         some = torch.linspace(0, client.size - 1, min(GLANCE, client.size)).long()
-        glance = Examples(
-            client.examples.x[some], client.examples.y[some], scale=client.examples.scale
-        )
-        return float(self._losses(client, message, glance) @ omega) <= _guess(client)
+        glance = Examples(own.x[some], own.y[some], scale=own.scale)
+        outputs = self._outputs(client, message.params, glance)
+        outputs = outputs + self._log_shares(client, message)
+        losses = heads.losses(client, outputs, glance.y).double().mean(0)
+        return float(losses @ omega) <= _guess(client)
 
     def _known_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω as it was last chosen; who has never trained looks at all heads."""
@@ -271,13 +273,10 @@ class Concord(GatesInputs, DescribesInputs):
     def _only(self, head: int) -> Tensor:
         return (torch.arange(self.num_heads) == head).double()
 
-    def _losses(
-        self, client: Client, message: ConcordServer, examples: Examples | None = None
-    ) -> Tensor:
-        """(K,) mean loss of every head on examples, by default all of the client's."""
-        examples = client.examples if examples is None else examples
-        outputs = self._outputs(client, message.params, examples)
-        return heads.losses(client, outputs, examples.y).double().mean(0)
+    def _losses(self, client: Client, message: ConcordServer) -> Tensor:
+        """(K,) mean loss of every head on the client's examples."""
+        outputs = self._outputs(client, message.params)
+        return heads.losses(client, outputs, client.examples.y).double().mean(0)
 
     def _weights(self, losses: Tensor, message: ConcordServer) -> Tensor:
         """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (6)."""
