@@ -24,9 +24,10 @@ class Block(NamedTuple):
 class Pool:
     """The blocks that are still to be done.
 
-    The heaviest is taken first, after being split until it is at most a share of what is left: few
-    and large blocks at the start spare the parent, small ones at the end keep all workers busy to
-    the last. Clients of which a worker remembers something go to that worker alone.
+    The heaviest is taken first, after being split until it is at most a worker's equal share of
+    what is left: few and large blocks at the start spare the parent, which takes a core from a
+    worker whenever it is asked, small ones at the end keep all workers busy to the last. Clients of
+    which a worker remembers something go to that worker alone.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class Pool:
     def _is_due(self, worker: int, block: Block) -> bool:
         """Whether a block need not be split.
 
-        It is the worker's alone, or it is anybody's and a small share of what is left.
+        It is the worker's alone, or it is anybody's and at most an equal share of what is left.
         """
         homes = {self._home.get(id) for id in block.ids if id in self._weight}
         left = self._weigh(block) + sum(self._weigh(other) for other in self._blocks)
-        anybodys = homes <= {None} and self._weigh(block) * 2 * self._workers <= left
+        anybodys = homes <= {None} and self._weigh(block) * self._workers <= left
         return homes == {worker} or anybodys
 
     def _weigh(self, block: Block) -> int:
