@@ -17,7 +17,14 @@ from concordfl import assemble
 from concordfl.algorithms import ALGORITHMS
 from concordfl.bench import methods, peers, scale, speed, venvs, workload
 from concordfl.bench.bare import BareLoop, BareLoops
-from concordfl.bench.children import Marks, own_environment, own_program, run_program, time_program
+from concordfl.bench.children import (
+    Marks,
+    last_words,
+    own_environment,
+    own_program,
+    run_program,
+    time_program,
+)
 from concordfl.bench.engine_rounds import engine_rounds
 from concordfl.bench.findings import Findings, FindingsTable, bars
 from concordfl.bench.turns import NUM_WARM_UPS, Timing, busy_warning, ratio, take_turns
@@ -402,3 +409,20 @@ def test_speed_as_a_command(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found/speed.json").read_text())
     assert len(found["tables"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["all is well", "the end"], "the end"),
+        (["ERROR: no network", "a new release of pip is available"], "ERROR: no network"),
+        # As torchrun ends, whatever a process has failed by.
+        (
+            ["rank1: RuntimeError: closed by peer", "ChildFailedError:", "rank : 1", "===="],
+            "rank1: RuntimeError: closed by peer",
+        ),
+        (["", "----"], "it printed nothing"),
+    ],
+)
+def test_of_a_log_the_line_that_says_most_is_shown(lines, words):
+    assert last_words("\n".join(lines)) == words

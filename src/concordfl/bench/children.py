@@ -1,6 +1,7 @@
 """Programs that are timed as processes of their own, from their start on."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -124,6 +125,6 @@ def seconds_to_first_line(
 
 def last_words(text: str) -> str:
     """The line of a log that says most of what went wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")]
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
+    errors = [line for line in lines if re.search(r"^ERROR:|(Error|Exception): \S", line)]
     return (errors or lines or ["it printed nothing"])[-1]
