@@ -7,12 +7,14 @@ file, judged on validation data after 15 rounds of one seed.
 The run files of experiments/concord have these rates (`tests/test_concord_rates.py`).
 """
 
-import argparse
 import csv
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import typer
+
+from concordfl.cli import script
 from concordfl.engine.files import write_atomically
 from concordfl.study.grid import Grid
 from concordfl.study.tune import tune
@@ -114,13 +116,12 @@ def compute(setting: Setting, method: str) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--files", help="only these, separated by commas")
-    parser.add_argument("--show", action="store_true", help="compute nothing")
-    given = parser.parse_args()
-    only = given.files.split(",") if given.files else [setting.file for setting in SETTINGS]
-    for setting in () if given.show else SETTINGS:
+def main(
+    files: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
+    show: Annotated[bool, typer.Option("--show", help="Compute nothing.")] = False,
+) -> None:
+    only = files.split(",") if files else [setting.file for setting in SETTINGS]
+    for setting in () if show else SETTINGS:
         for method in setting.methods if setting.file in only else ():
             if (setting.file, method) not in best(read()):
                 found = compute(setting, method)
@@ -131,4 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)
