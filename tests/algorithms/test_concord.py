@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
-from scipy.stats import norm
+from scipy.stats import norm, ttest_1samp
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 
 import toys
 from concordfl import Aggregation, SettingError, Training
 from concordfl.algorithms import Concord, FedAvg, grouping
-from concordfl.algorithms.concord import ConcordClient
+from concordfl.algorithms.concord import (
+    WORSE_THAN_GUESSING,
+    ConcordClient,
+    _is_worse_than_guessing,
+)
 from concordfl.algorithms.grouping import NOTHING_JOINED, Grouping, GroupSums
 from concordfl.algorithms.typicality import log_distances, log_shares_of_all
 from concordfl.core import Batch, Examples, Task, tree
@@ -107,7 +111,8 @@ def test_with_one_head_new_clients_tune_as_fedavgs():
     method = Concord(num_heads=1, balanced=False)
     client = some_client(method)
     message = start(method, client)
-    tuned = method.tune(client, NEW, message, epochs=2).params
+    found = method.adapt(client, NEW, message, new=True)
+    tuned = method.tune(client, found, message, epochs=2).params
     expected = FedAvg().tune(client, {}, message.params, epochs=2)
     assert tree.equal(tuned, expected)
     assert not tree.equal(tuned, message.params)
@@ -121,7 +126,8 @@ def test_a_new_client_tunes_the_heads_that_explain_it():
     ):
         client = some_client(method)
         message = start(method, client)._replace(used=torch.tensor([True, False, False]))
-        tuned = method.tune(client, NEW, message, epochs=1).params
+        found = method.adapt(client, NEW, message, new=True)
+        tuned = method.tune(client, found, message, epochs=1).params
         encoder = client.model.encoder_names
         same = tree.equal(tree.subset(tuned, encoder), tree.subset(message.params, encoder))
         assert same != changed
@@ -172,17 +178,51 @@ def test_a_sharp_client_takes_the_head_that_ifca_would():
     ]
 
 
-def test_predictions_are_bayes_with_the_clients_label_shares():
-    """One head: p(y|x) ∝ exp(output) times the client's share of y, one example added to each."""
-    method = Concord(num_heads=1)
+@pytest.mark.parametrize(("weight", "learnt"), [(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)])
+def test_predictions_are_bayes_with_the_clients_label_shares(weight, learnt):
+    """One head: p(y|x) ∝ exp(output) times the client's share of y, in the place of what the head
+    has learnt of how common y is.
+    """
+    method = Concord(num_heads=1, share_weight=weight)
     client = some_client(method)
-    server = start(method, client)
+    prior = np.array([6.0, 3.0, 1.0])
+    server = start(method, client)._replace(prior=torch.from_numpy(prior))
     state = method.adapt(client, NEW, server, new=False)
     logits = client.logits(server.params).double().numpy()
-    counts = np.bincount(client.examples.y.numpy(), minlength=3) + 1
-    joint = np.exp(logits) * counts
+    counts = np.bincount(client.examples.y.numpy(), minlength=3) + prior
+    joint = np.exp(logits) * counts / (prior / prior.sum()) ** learnt
     expected = joint / joint.sum(1, keepdims=True)
     assert np.allclose(method.predict(client, state, server, client.examples), expected, atol=1e-6)
+
+
+def drawn(clients, examples, rare=0.5, noise=0.0, apart=3.0, seed=0):
+    """Clients alike with two classes, one of them `rare`, and some labels by chance."""
+    rng = np.random.default_rng(seed)
+
+    def draw(count):
+        y = (rng.random(count) < rare).astype(int)
+        x = (apart * y[:, None] + rng.normal(size=(count, 4))).astype(np.float32)
+        return Arrays(x, np.where(rng.random(count) < noise, 1 - y, y))
+
+    made = {f"client-{k:02d}": (draw(examples), draw(5), draw(40)) for k in range(clients)}
+    return Federation.build(made, {}, 2, {})
+
+
+def test_of_a_rare_class_as_much_is_predicted_as_there_is():
+    """Shares that stand beside heads in training and in prediction do not count twice."""
+    data = drawn(20, 60, rare=0.1, apart=0.5)
+    made, progress = play(Concord(gate=False), data, network="linear")
+    method, server = made.setup.algorithm, progress.server
+    predicted, truth = [], []
+    for id in data.participants:
+        splits = data.splits(id)
+        client = toys.client(splits.train, made.setup.model, classes=2)
+        state = method.adapt(client, NEW, server, new=True)
+        predicted.append(method.predict(client, state, server, splits.test)[:, 1])
+        truth.append(splits.test.y.double())
+    assert float(torch.cat(predicted).mean()) == pytest.approx(
+        float(torch.cat(truth).mean()), abs=0.02
+    )
 
 
 def trained_reply(method, client, server):
@@ -377,7 +417,7 @@ def test_a_client_that_its_head_explains_no_more_looks_at_once():
     method = Concord(num_heads=3, look_every=100)
     client = some_client(method, size=200)
     message = explaining(method, client, 30)
-    losses = method._losses(client, message)
+    losses = method._losses(client, message).mean(0)
     worst = int(losses.argmax())
     assert losses[worst] > np.log(3) + 1
     state = NEW._replace(omega=torch.eye(3, dtype=torch.float64)[worst], visits=1)
@@ -387,6 +427,36 @@ def test_a_client_that_its_head_explains_no_more_looks_at_once():
     free = method._choose_heads(client, state, only_worst)
     assert float(free.max()) == 1
     assert int(free.argmax()) != worst
+
+
+def test_noise_at_small_clients_of_one_concept_takes_no_free_heads():
+    for seed in range(2):
+        _, progress = play(Concord(), drawn(30, 3, noise=0.2, seed=seed), rounds=12)
+        assert int(progress.server.used.sum()) == 1
+
+
+@pytest.mark.parametrize(("spread", "is_worse"), [(0.1, True), (2.0, False)])
+def test_a_head_is_given_up_for_what_chance_does_not_explain(spread, is_worse):
+    """Losses whose mean is 0.2 above the bound, by Student's test of SciPy."""
+    client = some_client(Concord(num_heads=3))
+    bound = np.log(3) + WORSE_THAN_GUESSING
+    losses = bound + 0.2 + spread * np.random.default_rng(0).normal(size=60)
+    assert (ttest_1samp(losses, bound, alternative="greater").pvalue < 0.05) == is_worse
+    assert _is_worse_than_guessing(torch.from_numpy(losses), client) == is_worse
+
+
+def test_one_answer_says_nothing_of_how_much_clients_differ():
+    data = concepts(clients=6, number_of_concepts=1)
+    several = toys.experiment(Concord(num_heads=1), data, plan=Plan(rounds=1))
+    alone = toys.experiment(Concord(num_heads=1), data, plan=Plan(rounds=3, cohort=1))
+    unknown = torch.ones(4, dtype=torch.float64)
+    assert not torch.equal(several.run(several.start()).server.prior, unknown)
+    assert torch.equal(alone.run(alone.start()).server.prior, unknown)
+
+
+def test_a_share_weight_without_shares_is_refused():
+    with pytest.raises(SettingError, match="share_weight must be left out where balanced is false"):
+        Concord(balanced=False, share_weight=0.9)
 
 
 # --- what it is for -------------------------------------------------------------------------------
@@ -554,6 +624,22 @@ def test_how_typical_an_input_is_does_not_depend_on_whose_it_is():
     )
     assert torch.equal(of_all.log_x, of_client.log_x)
     assert not torch.equal(of_all.log_y, of_client.log_y)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_of_a_single_client_labels_are_as_likely_as_anywhere(balanced):
+    """With one head: its shares are those of all."""
+    data = drawn(1, 60, rare=0.2)
+    method = Concord(num_heads=1, density=True, balanced=balanced)
+    made, progress = play(method, data, rounds=3)
+    method, server = made.setup.algorithm, progress.server
+    network = toys.model_for(method, data, hidden=[8])
+    client = toys.client(data.splits("client-00").train, network, classes=2)
+    own = method.adapt(client, NEW, server, new=True)
+    of_all, of_client = (
+        method.likelihood(client, state, server, client.examples) for state in (None, own)
+    )
+    assert torch.allclose(of_all.log_y, of_client.log_y, atol=0.05)
 
 
 def test_modelling_inputs_changes_no_model():

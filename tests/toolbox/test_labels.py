@@ -9,6 +9,7 @@ import torch
 from concordfl.core import tree
 from concordfl.toolbox import labels
 
+UNKNOWN = torch.ones(4, dtype=torch.float64)
 COMMON = np.array([0.4, 0.3, 0.2, 0.1])
 
 
@@ -35,7 +36,7 @@ def test_clients_alike_are_drawn_to_the_common_shares():
     random = np.random.default_rng(0)
     sums = sums_of(random.multinomial(50, COMMON, 300))
     assert labels.likeness(sums) < 0.01
-    prior = labels.share_prior(sums)
+    prior = labels.share_prior(sums, UNKNOWN)
     assert prior.sum() > 100
     assert (prior / prior.sum()).numpy() == pytest.approx(COMMON, abs=0.02)
 
@@ -43,7 +44,7 @@ def test_clients_alike_are_drawn_to_the_common_shares():
 def test_clients_of_one_label_each_are_left_alone():
     sums = sums_of(20 * np.eye(4)[[0, 1, 2, 3] * 5])
     assert labels.likeness(sums) == pytest.approx(1)
-    assert labels.share_prior(sums).sum() < 0.01
+    assert labels.share_prior(sums, UNKNOWN).sum() < 0.01
 
 
 def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
@@ -51,7 +52,7 @@ def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
     random = np.random.default_rng(1)
     shares = random.dirichlet(3 * COMMON, 500)
     counts = np.stack([random.multinomial(8, p) for p in shares])
-    prior = labels.share_prior(sums_of(counts)).numpy()
+    prior = labels.share_prior(sums_of(counts), UNKNOWN).numpy()
 
     def error(added):
         guess = (counts + added) / (counts + added).sum(1, keepdims=True)
@@ -62,6 +63,9 @@ def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
     assert best < 0.8 * error(np.zeros(4))
 
 
-@pytest.mark.parametrize("tables", [[[1, 0]], [[5, 5]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]])
-def test_where_nothing_is_known_the_prior_is_finite(tables):
-    assert bool(labels.share_prior(sums_of(tables)).isfinite().all())
+@pytest.mark.parametrize(
+    "tables", [[[1, 0]], [[5, 5]], [[0, 0], [0, 0]], [[1, 0], [0, 1]], [[4, 0], [7, 0]]]
+)
+def test_of_one_client_one_example_or_one_label_nothing_is_known(tables):
+    assert labels.likeness(sums_of(tables)) is None
+    assert labels.share_prior(sums_of(tables), UNKNOWN) is UNKNOWN

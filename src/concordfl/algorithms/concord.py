@@ -51,8 +51,10 @@ from .typicality import DescribesInputs, Inputs, log_shares_of_all, log_typical
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
 MIN_SHARE = 1e-6  # of a head at a client: below, the client has nothing to do with it
 DECIDED = 0.9  # the largest weight of a client that need not look at every visit
-WORSE_THAN_GUESSING = 0.25  # nats by which the best head is, for a client that it does not explain
-GLANCE = 20  # examples on which a client sees with every visit that its head explains it no more
+WORSE_THAN_GUESSING = 0.25  # nats by which a head is, for a client that it does not explain
+ONE_SIDED = 1.645  # standard errors by which it must be, so that few part by chance (5%)
+GLANCE = 20  # examples on which a client sees with every visit that its head explains it no more;
+# of fewer nothing is said
 
 
 @tree.register
@@ -77,7 +79,7 @@ class ConcordMixture(NamedTuple):
     """What a client predicts with."""
 
     omega: Tensor  # (K,)
-    log_shares: Tensor  # (Y,) of its labels
+    offsets: Tensor  # (Y,) beside the heads' outputs: its log label shares (2)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ class Concord(GatesInputs, DescribesInputs):
             raise SettingError(
                 f"most_groups must be <= num_heads = {self.num_heads}, got {self.most_groups}"
             )
+        if not self.balanced and self.share_weight != Concord.share_weight:
+            raise SettingError(
+                "share_weight must be left out where balanced is false, as label shares are then, "
+                f"got {self.share_weight:g}"
+            )
         if self.gate and self.max_groups < 2:
             raise SettingError(
                 "gate must be false where no groups are looked for (num_heads < 3 or most_groups "
@@ -142,7 +149,7 @@ class Concord(GatesInputs, DescribesInputs):
         return "there is no gate (gate = true): " + (
             "clients are in groups, each with a head of its own"
             if several
-            else "labels were not explained better by heads that share the inputs among them"
+            else "no one was found that lets heads explain labels better together"
         )
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
@@ -203,7 +210,7 @@ class Concord(GatesInputs, DescribesInputs):
         server = server._replace(
             params={**server.params, **encoder, **layer},
             used=server.used | (total["held"] > 0),
-            prior=labels.share_prior(total["labels"]),  # (0)
+            prior=labels.share_prior(total["labels"], otherwise=server.prior),  # (0)
         )
         return self.describe_inputs(server, cohort) if self.density else server
 
@@ -252,9 +259,10 @@ class Concord(GatesInputs, DescribesInputs):
             return self._only(group)
         losses = self._losses(client, message)
         free = (~message.used).nonzero().flatten().tolist()
-        if state.visits and free and float(losses[message.used].min()) > _guess(client):
+        best = losses[:, message.used].T[int(losses.mean(0)[message.used].argmin())]
+        if state.visits and free and _is_worse_than_guessing(best, client):
             return self._only(free[0])
-        return self._weights(losses, message)
+        return self._weights(losses.mean(0), message)
 
     def _still_explained(self, client: Client, omega: Tensor, message: ConcordServer) -> bool:
         """Seen in a few predictions before it trains the head on what this is wrong about."""
@@ -262,9 +270,9 @@ class Concord(GatesInputs, DescribesInputs):
         some = torch.linspace(0, client.size - 1, min(GLANCE, client.size)).long()
         glance = Examples(own.x[some], own.y[some], scale=own.scale)
         outputs = self._outputs(client, message.params, glance)
-        outputs = outputs + self._log_shares(client, message)
-        losses = heads.losses(client, outputs, glance.y).double().mean(0)
-        return float(losses @ omega) <= _guess(client)
+        outputs = outputs + self._beside_in_prediction(client, message)
+        losses = heads.losses(client, outputs, glance.y).double()
+        return not _is_worse_than_guessing(losses @ omega, client)
 
     def _known_heads(self, client: Client, state: ConcordClient, message: ConcordServer) -> Tensor:
         """(K,) ω as it was last chosen; who has never trained looks at all heads."""
@@ -274,9 +282,9 @@ class Concord(GatesInputs, DescribesInputs):
         return (torch.arange(self.num_heads) == head).double()
 
     def _losses(self, client: Client, message: ConcordServer) -> Tensor:
-        """(K,) mean loss of every head on the client's examples."""
+        """(N, K) loss of every head on the client's examples."""
         outputs = self._outputs(client, message.params)
-        return heads.losses(client, outputs, client.examples.y).double().mean(0)
+        return heads.losses(client, outputs, client.examples.y).double()
 
     def _weights(self, losses: Tensor, message: ConcordServer) -> Tensor:
         """(K,) ω ∝ exp(-τ mean loss) over the heads in use; 0 where it is next to nothing (6)."""
@@ -297,6 +305,15 @@ class Concord(GatesInputs, DescribesInputs):
         """(Y,) of the client's labels; 0 where heads are to learn them."""
         counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
+
+    def _learnt_shares(self, message: ConcordServer) -> Tensor:
+        """(Y,) what heads have learnt of the log common shares, as only λ of them stood beside."""
+        common = (message.prior / message.prior.sum()).log().float()
+        return (1 - self.share_weight) * common if self.balanced else 0 * common
+
+    def _beside_in_prediction(self, client: Client, message: ConcordServer) -> Tensor:
+        """(Y,) the client's log label shares, in the place of what heads have learnt of all's."""
+        return self._log_shares(client, message) - self._learnt_shares(message)
 
     def _own_loss(
         self, client: Client, message: ConcordServer, omega: Tensor
@@ -349,15 +366,15 @@ class Concord(GatesInputs, DescribesInputs):
         """A participant predicts with the heads that it has trained; others look at all."""
         known = not new and not message.gate.is_used
         omega = self._known_heads(client, state, message) if known else self._found(client, message)
-        return ConcordMixture(omega, self._log_shares(client, message))
+        return ConcordMixture(omega, self._beside_in_prediction(client, message))
 
     def tune(
-        self, client: Client, state: ConcordClient, message: ConcordServer, epochs: int
+        self, client: Client, state: ConcordMixture, message: ConcordServer, epochs: int
     ) -> ConcordServer:
-        """As in training, with the weights that a new client finds (2); how typical inputs are is
-        known under the shared encoder only.
+        """As in training, with the weights that a new client has found (2); how typical inputs are
+        is known under the shared encoder only.
         """
-        loss = self._own_loss(client, message, self._found(client, message))
+        loss = self._own_loss(client, message, state.omega)
         only = client.model.head_names if self.density else None
         tuned = client.fit(message.params, loss, epochs=epochs, only=only, purpose="tune")
         return message._replace(params=tuned)
@@ -366,12 +383,12 @@ class Concord(GatesInputs, DescribesInputs):
         """(K,) ω of who has never trained: by what its inputs are like, or by all heads' losses."""
         if message.gate.is_used:
             return self.shares_of_inputs(client).omega
-        return self._weights(self._losses(client, message), message)
+        return self._weights(self._losses(client, message).mean(0), message)
 
     def predict(
         self, client: Client, state: ConcordMixture, message: ConcordServer, examples: Examples
     ) -> Tensor:
-        outputs = self._outputs(client, message.params, examples) + state.log_shares
+        outputs = self._outputs(client, message.params, examples) + state.offsets
         weights = state.omega
         if message.gate.is_used:
             weights = self.shares_of_others(client, state.omega, examples)
@@ -391,7 +408,9 @@ class Concord(GatesInputs, DescribesInputs):
         near = self.nearness(client, message, examples, log_shares_of_all(inputs))
         if state is None:
             outputs = self._outputs(client, message.params, examples)
-            outputs = outputs + class_heads.shares_of(inputs.sums.counts).log()
+            if self.balanced:
+                shares = class_heads.shares_of(inputs.sums.counts).log()
+                outputs = outputs + (shares - self._learnt_shares(message))
             by_head = list(client.objective.predictions(outputs).unbind(1))
             predicted = mixture.average(by_head, near.logsumexp(2).softmax(1))
         else:
@@ -401,7 +420,7 @@ class Concord(GatesInputs, DescribesInputs):
 
     def module(self, client: Client, state: ConcordMixture, message: ConcordServer) -> nn.Module:
         network = cast(heads.ManyHeads, client.model.module(message.params))
-        mixed = (network, client.objective.readout(), state.omega, state.log_shares)
+        mixed = (network, client.objective.readout(), state.omega, state.offsets)
         if not message.gate.is_used:
             return heads.HeadMixture(*mixed)
         coordinates = axes.Coordinates(client.published(axes.FRAME))
@@ -423,6 +442,12 @@ class Concord(GatesInputs, DescribesInputs):
         return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
 
 
-def _guess(client: Client) -> float:
-    """The loss beyond which a head does not explain a client."""
-    return math.log(client.num_classes) + WORSE_THAN_GUESSING
+def _is_worse_than_guessing(losses: Tensor, client: Client) -> bool:
+    """Whether losses (N,) are so large, by more than chance, that a head does not explain the
+    client.
+    """
+    if len(losses) < GLANCE:
+        return False
+    error = float(losses.std()) / math.sqrt(len(losses))
+    guess = math.log(client.num_classes) + WORSE_THAN_GUESSING
+    return float(losses.mean()) - ONE_SIDED * error > guess

@@ -35,7 +35,7 @@ from .grouping import MARGIN, FindsGroups
 GATE = "gate"  # the name under which the Gaussians are published
 POINTS = 20  # for each Gaussian, that are drawn to find the first centres
 EM_STEPS = 10
-FEWEST = 10  # inputs next to a point whose mean is asked for, so that it is no one's own
+FEWEST = 10  # inputs next to a point whose mean is asked for, so that it is hardly one input's
 JUDGED_IN = EM_STEPS + 4  # the round, after those of points, places, centres, EM and labels
 SMALLEST_VARIANCE = 1e-3  # of the coordinates' mean variance, added to the Gaussians'
 
@@ -219,8 +219,10 @@ def _held(x: Tensor, shares: Tensor) -> Held:
 
 
 def _m_step(total: Held, gate: Gate) -> Gaussians:
-    """Means, and one covariance for all; a Gaussian that holds nothing stays where it was."""
-    count, dimensions = total.first.shape
+    """Means, and one covariance (1, D, D) for all; a Gaussian that holds nothing stays where it
+    was.
+    """
+    dimensions = total.first.shape[1]
     means = total.first / total.mass.clamp_min(gaussian.MIN_MASS)[:, None]
     between = (means * total.mass[:, None]).T @ means
     if gate.gaussians is not None:
@@ -228,4 +230,4 @@ def _m_step(total: Held, gate: Gate) -> Gaussians:
         means = torch.where(empty[:, None], gate.gaussians.means, means)
     least = SMALLEST_VARIANCE * gate.variance * torch.eye(dimensions, dtype=torch.float64)
     pooled = (total.second - between) / total.mass.sum() + least
-    return Gaussians(means, pooled.expand(count, dimensions, dimensions).clone())
+    return Gaussians(means, pooled[None])

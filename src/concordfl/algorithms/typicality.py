@@ -46,7 +46,9 @@ class DescribesInputs(Algorithm):
     # --- the server -------------------------------------------------------------------------------
 
     def describe_inputs(self, server: Any, cohort: Cohort) -> Any:
-        """Of features under the new encoder; who has not been asked counts as it was."""
+        """Of features under the new encoder. Older sums stand for who has not been asked; they fade
+        by the share of clients that were.
+        """
         before: Inputs | None = server.inputs
 
         def with_absent(new: Tree, old: Tree) -> Tree:

@@ -19,8 +19,8 @@ MIN_MASS = 1e-8  # examples; a Gaussian that holds less keeps its parameters
 
 @tree.register
 class Gaussians(NamedTuple):
-    """The number of axes of `covariances` says their type: full (M, D, D), diag (M, D), spherical
-    and identity (M,).
+    """The number of axes of `covariances` says their type: full (M, D, D), or (1, D, D) where all
+    have the same one; diag (M, D), spherical and identity (M,).
     """
 
     means: Tensor  # (M, D)
@@ -75,7 +75,7 @@ class LogDensity(nn.Module):
             factors = torch.linalg.cholesky(covariances)
             identity = torch.eye(means.shape[1], dtype=means.dtype).expand_as(factors)
             inverse = torch.linalg.solve_triangular(factors, identity, upper=False)
-            self.whitening = nn.Buffer(inverse.mT.contiguous())  # (M, D, D)
+            self.whitening = nn.Buffer(inverse.mT.contiguous())  # (M, D, D), (1, D, D)
         else:
             variances = covariances if covariances.ndim == 2 else covariances[:, None]
             self.whitening = nn.Buffer(variances.expand_as(means).rsqrt()[:, None])  # (M, 1, D)

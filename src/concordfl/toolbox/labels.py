@@ -27,21 +27,26 @@ def pairs(counts: Tensor) -> LabelPairs:
     return LabelPairs(counts, counts.square().sum(), counts.sum().square())
 
 
-def likeness(sums: LabelPairs) -> float:
+def likeness(sums: LabelPairs) -> float | None:
     """ρ: how much likelier two examples have one label if they are of one client; 0 where clients
-    are alike, 1 where each has one label. Without bias from the clients' sizes.
+    are alike, 1 where each has one label. Without bias from the clients' sizes. None where there
+    are no two clients, no two examples of one, or no two labels: nothing is known.
     """
     size = sums.counts.sum()
     within = (sums.same - size) / (sums.all - size)
     between = (sums.counts.square().sum() - sums.same) / (size.square() - sums.all)
     found = (within - between) / (1 - between)
-    return float(found.nan_to_num(0.0).clamp(0, 1))  # no two examples, or clients: nothing is known
+    return float(found.clamp(0, 1)) if found.isfinite() else None
 
 
-def share_prior(sums: LabelPairs) -> Tensor:
+def share_prior(sums: LabelPairs, otherwise: Tensor) -> Tensor:
     """(Y,) examples to add to a client's label counts, so that their shares are what is known of
-    the client's: the mean of the Dirichlet distribution that its counts leave.
+    the client's: the mean of the Dirichlet distribution that its counts leave; `otherwise` where
+    nothing is known of how much clients differ.
     """
-    rho = min(max(likeness(sums), MIN_LIKENESS), MAX_LIKENESS)
+    known = likeness(sums)
+    if known is None:
+        return otherwise
+    rho = min(max(known, MIN_LIKENESS), MAX_LIKENESS)
     shares = (sums.counts + 1) / (sums.counts + 1).sum()
     return (1 - rho) / rho * shares
