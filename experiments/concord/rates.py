@@ -40,7 +40,7 @@ SETTINGS = (
     Setting("concord/fmnist_mild", ALL),
     Setting("concord/fmnist_strong", ALL),
     Setting("concord/fmnist_corrupted", ALL),
-    Setting("concord/fmnist_five_concepts", SOME),
+    Setting("concord/fmnist_five_concepts", ("fedavg", "ifca", "fedconceptem", "concord")),
     Setting("concord/fmnist_one_concept_iid", ("fedavg", "concord")),
     Setting("concord/fmnist_one_concept_strong", ("fedavg", "concord")),
     Setting("concord/mnist_mild", SOME),
