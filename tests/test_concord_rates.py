@@ -36,5 +36,5 @@ def test_run_files_have_the_rates_that_were_chosen(script):
     for (file, method), row in script.best(script.read()).items():
         if file.startswith("concord/"):
             table = read_table(ROOT / f"experiments/{file}.toml")
-            (cell,) = cells(table, [method], [0])
-            assert cell.config().training.lr == row.rate, (file, method)
+            (config,) = cells(table, [method], [0]).values()
+            assert config.training.lr == row.rate, (file, method)
