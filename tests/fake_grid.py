@@ -9,12 +9,16 @@ from concordfl.engine.flower import client
 from concordfl.engine.flower.carrier import from_record
 
 
+def be_an_app():
+    """What Flower says of the process that it runs an app in; no message is made without it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
 class FakeGrid:
     """`node_configs` by node id; `seen` are the bytes of every message, both ways."""
 
     def __init__(self, node_configs):
-        # Of the process that Flower would run an app in.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        be_an_app()
         self.node_configs, self.replies, self.seen = node_configs, {}, []
         self.numbers = itertools.count(1)
         self.before = lambda: None

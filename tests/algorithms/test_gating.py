@@ -265,7 +265,7 @@ def test_likelihoods_with_a_gate():
 
 def test_a_gate_that_was_asked_for_and_is_not_there_is_said():
     without, asked = (play(Concord(gate=gate), two_rules(rules=1)) for gate in (None, True))
-    for (made, progress), expected in ((without, ""), (asked, "no one was found")):
+    for (made, progress), expected in ((without, ""), (asked, "none was found")):
         reason = made.setup.algorithm.left_out(made.task, progress.server)
         assert expected in reason
         assert bool(reason) == bool(expected)

@@ -149,7 +149,7 @@ class Concord(GatesInputs, DescribesInputs):
         return "there is no gate (gate = true): " + (
             "clients are in groups, each with a head of its own"
             if several
-            else "no one was found that lets heads explain labels better together"
+            else "none was found with which several heads explain labels better"
         )
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
@@ -259,8 +259,8 @@ class Concord(GatesInputs, DescribesInputs):
             return self._only(group)
         losses = self._losses(client, message)
         free = (~message.used).nonzero().flatten().tolist()
-        best = losses[:, message.used].T[int(losses.mean(0)[message.used].argmin())]
-        if state.visits and free and _is_worse_than_guessing(best, client):
+        best = int(losses.mean(0).masked_fill(~message.used, torch.inf).argmin())
+        if state.visits and free and _is_worse_than_guessing(losses[:, best], client):
             return self._only(free[0])
         return self._weights(losses.mean(0), message)
 

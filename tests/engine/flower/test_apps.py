@@ -23,7 +23,7 @@ from concordfl.engine.flower import server  # noqa: E402
 from concordfl.engine.flower.carrier import GridCarrier, from_record, to_record  # noqa: E402
 from concordfl.engine.flower.meeting import Lost  # noqa: E402
 from concordfl.engine.flower.parcel import Answer, Request  # noqa: E402
-from fake_grid import FakeGrid  # noqa: E402
+from fake_grid import FakeGrid, be_an_app  # noqa: E402
 
 RUN = {
     "run": {"rounds": 3, "evaluate_every": 3, "checkpoint_seconds": 0},
@@ -246,6 +246,7 @@ def test_a_run_files_own_code_must_be_trusted(tmp_path):
 
 
 def test_errors_of_flower_are_told_apart():
+    be_an_app()
     message = Message(to_record(b"x"), 1, "query")
     message.metadata.__dict__["_message_id"] = "a"
 
