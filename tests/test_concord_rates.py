@@ -1,25 +1,19 @@
 """The run files of Concord's comparisons have the rates that were best on validation data."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
 from concordfl.config import read_table
 from concordfl.study.cells import cells
+from scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def script():
-    file = ROOT / "experiments/concord/rates.py"
-    spec = importlib.util.spec_from_file_location("rates", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rates"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("experiments/concord/rates.py")
 
 
 def test_every_method_of_every_file_was_tried_at_every_rate(script):

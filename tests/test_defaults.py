@@ -1,7 +1,5 @@
 """The defaults give the right answer: what docs/defaults.md says, from the kept figures."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from concordfl.config import Config
 from concordfl.scenarios.partition import Natural
 from concordfl.study.cells import ConfigHasher
+from scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 FEWEST_TEST_EXAMPLES = 144
@@ -16,11 +15,7 @@ FEWEST_TEST_EXAMPLES = 144
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("defaults", ROOT / "benchmarks/defaults.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["defaults"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/defaults.py")
 
 
 @pytest.fixture(scope="module")

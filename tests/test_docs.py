@@ -1,6 +1,5 @@
 """The docs are true: what is generated is up to date, and what is shown works."""
 
-import importlib.util
 import re
 import sys
 import tomllib
@@ -13,6 +12,7 @@ import toys
 from concordfl.algorithms import ALGORITHMS
 from concordfl.config import Config
 from concordfl.engine.plan import Plan
+from scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,9 +26,7 @@ def blocks(page, language):
     ("page", "maker"), [("configuration.md", "make_reference"), ("travels.md", "make_travels")]
 )
 def test_what_is_generated_is_up_to_date(page, maker):
-    spec = importlib.util.spec_from_file_location(maker, ROOT / f"docs/{maker}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(f"docs/{maker}.py")
     assert (ROOT / "docs" / page).read_text() == module.page(), f"run python docs/{maker}.py"
 
 

@@ -1,25 +1,19 @@
 """The rules are made from the kept figures, and the page shows them."""
 
-import importlib.util
-import sys
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from concordfl.study.cells import ConfigHasher
+from scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    file = ROOT / "benchmarks/recommend.py"
-    spec = importlib.util.spec_from_file_location("recommend_benchmark", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["recommend_benchmark"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/recommend.py")
 
 
 @pytest.fixture(scope="module")
