@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from concordfl import SettingError
 from concordfl.cli import script
 from concordfl.engine.files import write_atomically
 from concordfl.study.grid import Grid
@@ -120,7 +121,10 @@ def main(
     files: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Compute nothing.")] = False,
 ) -> None:
-    only = files.split(",") if files else [setting.file for setting in SETTINGS]
+    known = [setting.file for setting in SETTINGS]
+    only = files.split(",") if files else known
+    if unknown := sorted(set(only) - set(known)):
+        raise SettingError(f"--files must be among {', '.join(known)}, got {', '.join(unknown)}")
     for setting in () if show else SETTINGS:
         for method in setting.methods if setting.file in only else ():
             if (setting.file, method) not in best(read()):

@@ -612,16 +612,18 @@ def test_inputs_too_wide_to_be_described_are_refused():
         play(Concord(density=True), data, network="linear", rounds=1)
 
 
-def test_how_typical_an_input_is_does_not_depend_on_whose_it_is():
-    data = concepts()
-    made, progress = play(Concord(density=True), data, rounds=3)
+def likelihoods(method, data, classes):
+    """Of the first client's examples, after three rounds: anywhere, and at that client."""
+    made, progress = play(method, data, rounds=3)
     method, server = made.setup.algorithm, progress.server
     network = toys.model_for(method, data, hidden=[8])
-    client = toys.client(data.splits("client-00").train, network, classes=4)
+    client = toys.client(data.splits("client-00").train, network, classes=classes)
     own = method.adapt(client, NEW, server, new=True)
-    of_all, of_client = (
-        method.likelihood(client, state, server, client.examples) for state in (None, own)
-    )
+    return [method.likelihood(client, state, server, client.examples) for state in (None, own)]
+
+
+def test_how_typical_an_input_is_does_not_depend_on_whose_it_is():
+    of_all, of_client = likelihoods(Concord(density=True), concepts(), classes=4)
     assert torch.equal(of_all.log_x, of_client.log_x)
     assert not torch.equal(of_all.log_y, of_client.log_y)
 
@@ -629,16 +631,8 @@ def test_how_typical_an_input_is_does_not_depend_on_whose_it_is():
 @pytest.mark.parametrize("balanced", [True, False])
 def test_of_a_single_client_labels_are_as_likely_as_anywhere(balanced):
     """With one head: its shares are those of all."""
-    data = drawn(1, 60, rare=0.2)
     method = Concord(num_heads=1, density=True, balanced=balanced)
-    made, progress = play(method, data, rounds=3)
-    method, server = made.setup.algorithm, progress.server
-    network = toys.model_for(method, data, hidden=[8])
-    client = toys.client(data.splits("client-00").train, network, classes=2)
-    own = method.adapt(client, NEW, server, new=True)
-    of_all, of_client = (
-        method.likelihood(client, state, server, client.examples) for state in (None, own)
-    )
+    of_all, of_client = likelihoods(method, drawn(1, 60, rare=0.2), classes=2)
     assert torch.allclose(of_all.log_y, of_client.log_y, atol=0.05)
 
 
