@@ -281,6 +281,40 @@ def test_rows_count_by_labels():
     assert np.allclose(reply["heads"].weight, expected.ravel())
 
 
+def encoder_length(client, params):
+    return torch.cat([params[name].flatten() for name in client.model.encoder_names]).norm()
+
+
+@pytest.mark.parametrize(("lr", "is_drawn_back"), [(8.0, True), (0.01, False)])
+def test_a_client_that_diverges_moves_the_encoder_by_its_own_length_at_most(lr, is_drawn_back):
+    method = Concord(num_heads=2)
+    client = some_client(method, training=Training(lr=lr, momentum=0.0))
+    message = method.message(start(method, client), None)
+    length = encoder_length(client, message.params)
+    omega = method.adapt(client, NEW, message, new=False).omega
+    away = client.fit(message.params, method._own_loss(client, message, omega))
+    far = tree.subtract(away, message.params)
+    assert (encoder_length(client, far) > length) == is_drawn_back
+
+    reply = trained_reply(method, client, message)
+    assert reply["drawn_back"] == is_drawn_back
+    sent = {**reply["encoder"].mean(), **reply["heads"].mean(otherwise=message.params)}
+    share = min(1.0, float(length / encoder_length(client, far)))
+    for name in client.model.encoder_names:
+        expected = message.params[name] + share * far[name]
+        assert torch.allclose(sent[name], expected, rtol=1e-4, atol=1e-6)
+    for name in client.model.head_names:
+        expected = message.params[name] + share * far[name]
+        assert torch.allclose(sent[name], expected, rtol=1e-4, atol=1e-6), "as much as the encoder"
+
+
+@pytest.mark.parametrize(("lr", "is_drawn_back"), [(20.0, True), (0.05, False)])
+def test_how_many_clients_were_drawn_back_is_recorded(lr, is_drawn_back):
+    made = toys.experiment(Concord(num_heads=2), plan=PLAN, training=Training(lr=lr, momentum=0.0))
+    described = made.algorithm.describe(made.run(made.start()).server)
+    assert ("drawn_back" in described) == is_drawn_back
+
+
 def test_a_network_without_encoder_and_linear_head_is_refused():
     with pytest.raises(SettingError, match="concord needs a model with an encoder and a linear"):
         ManyHeads(torch.nn.Linear(3, 2), 2, "concord")
@@ -738,7 +772,8 @@ def test_wide_tables_are_one_group_unseen():
     data = toys.federation(clients=3, features=1001)
     made, progress = play(Concord(), data, rounds=1)
     assert progress.server.grouping.number == 1
-    assert made.records[-1]["server"] == {"heads": 1, "groups": 1}
+    found = made.records[-1]["server"]
+    assert (found["heads"], found["groups"]) == (1, 1)
 
 
 def test_a_round_sends_little_more_than_fedavgs():

@@ -55,6 +55,7 @@ WORSE_THAN_GUESSING = 0.25  # nats by which a head is, for a client that it does
 ONE_SIDED = 1.645  # standard errors by which it must be, so that few part by chance (5%)
 GLANCE = 20  # examples on which a client sees with every visit that its head explains it no more;
 # of fewer nothing is said
+MOST_MOVED = 1.0  # of its own length, by which a client may move the encoder
 
 
 @tree.register
@@ -65,6 +66,7 @@ class ConcordServer(NamedTuple):
     grouping: Grouping
     gate: Gate = Gate()
     inputs: Inputs | None = None  # where it is asked how typical inputs are
+    drawn_back: float = 0.0  # clients of the last round whose training went too far
 
 
 @tree.register
@@ -211,6 +213,7 @@ class Concord(GatesInputs, DescribesInputs):
             params={**server.params, **encoder, **layer},
             used=server.used | (total["held"] > 0),
             prior=labels.share_prior(total["labels"], otherwise=server.prior),  # (0)
+            drawn_back=total["drawn_back"],
         )
         return self.describe_inputs(server, cohort) if self.density else server
 
@@ -235,7 +238,8 @@ class Concord(GatesInputs, DescribesInputs):
         else:
             omega = self._choose_heads(client, state, message)
             rows = self._row_weights(omega, counts)
-        trained = client.fit(before, self._own_loss(client, message, omega))  # (2)
+        fitted = client.fit(before, self._own_loss(client, message, omega))  # (2)
+        trained, is_drawn_back = _draw_back(model, before, fitted)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
         reply = {
@@ -243,6 +247,7 @@ class Concord(GatesInputs, DescribesInputs):
             "heads": Mean(next(layers), rows.flatten(), around=next(layers)),  # (3)
             "labels": Total(labels.pairs(counts)),
             "held": Total(omega * client.size),
+            "drawn_back": Total(float(is_drawn_back)),
         }
         return ConcordClient(NOTHING_JOINED, omega, state.visits + 1), reply
 
@@ -435,11 +440,27 @@ class Concord(GatesInputs, DescribesInputs):
 
     def describe(self, server: ConcordServer) -> dict[str, Any]:
         found = {"heads": int(server.used.sum()), "groups": server.grouping.number}
+        if server.drawn_back:
+            found["drawn_back"] = int(server.drawn_back)
         return {**found, "gated": True} if server.gate.is_used else found
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced
         return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
+
+
+def _draw_back(model: Model, before: Params, after: Params) -> tuple[Params, bool]:
+    """Where the encoder has moved by more than its own length: all as far back as brings it to
+    that. A client that diverges would take everybody's encoder with it.
+    """
+    if not model.encoder_names:
+        return after, False
+    old, new = (model.weights(tree.subset(all, model.encoder_names)) for all in (before, after))
+    moved, length = (math.sqrt(tree.sq_dist(old, other)) for other in (new, tree.scale(old, 0)))
+    if not moved > MOST_MOVED * length:
+        return after, False
+    share = MOST_MOVED * length / moved
+    return tree.map(lambda was, now: was + share * (now - was), before, after), True
 
 
 def _is_worse_than_guessing(losses: Tensor, client: Client) -> bool:
