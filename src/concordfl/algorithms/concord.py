@@ -55,7 +55,6 @@ WORSE_THAN_GUESSING = 0.25  # nats by which a head is, for a client that it does
 ONE_SIDED = 1.645  # standard errors by which it must be, so that few part by chance (5%)
 GLANCE = 20  # examples on which a client sees with every visit that its head explains it no more;
 # of fewer nothing is said
-MOST_MOVED = 1.0  # of its own length, by which a client may move the encoder
 
 
 @tree.register
@@ -100,6 +99,7 @@ class Concord(GatesInputs, DescribesInputs):
     num_heads: ModelCount = 6  # K: more than there are concepts
     sharpness: Positive = 15.0  # τ: for how many examples a client's mean evidence counts
     look_every: Count = 10  # visits, until a client looks at all heads again
+    longest_move: Positive = 1.0  # of the encoder by a client, in lengths of the encoder itself
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
@@ -239,7 +239,7 @@ class Concord(GatesInputs, DescribesInputs):
             omega = self._choose_heads(client, state, message)
             rows = self._row_weights(omega, counts)
         fitted = client.fit(before, self._own_loss(client, message, omega))  # (2)
-        trained, is_drawn_back = _draw_back(model, before, fitted)
+        trained, is_drawn_back = _draw_back(model, before, fitted, self.longest_move)
         encoders = (tree.subset(params, model.encoder_names) for params in (trained, before))
         layers = (tree.subset(params, model.head_names) for params in (trained, before))
         reply = {
@@ -449,17 +449,17 @@ class Concord(GatesInputs, DescribesInputs):
         return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
 
 
-def _draw_back(model: Model, before: Params, after: Params) -> tuple[Params, bool]:
-    """Where the encoder has moved by more than its own length: all as far back as brings it to
-    that. A client that diverges would take everybody's encoder with it.
+def _draw_back(model: Model, before: Params, after: Params, longest: float) -> tuple[Params, bool]:
+    """Where the encoder has moved by more than `longest` times its own length: all as far back as
+    brings it to that. A client that diverges would take everybody's encoder with it.
     """
     if not model.encoder_names:
         return after, False
     old, new = (model.weights(tree.subset(all, model.encoder_names)) for all in (before, after))
     moved, length = (math.sqrt(tree.sq_dist(old, other)) for other in (new, tree.scale(old, 0)))
-    if not moved > MOST_MOVED * length:
+    if not moved > longest * length:
         return after, False
-    share = MOST_MOVED * length / moved
+    share = longest * length / moved
     return tree.map(lambda was, now: was + share * (now - was), before, after), True
 
 

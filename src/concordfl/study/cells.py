@@ -68,7 +68,8 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.adapt_steps": 200,  # of FedGMM
     "algorithm.skip_below": 0.0,  # of FedEM, FedConceptEM, FedGMM and FedSoft, and the next
     "algorithm.recheck_every": 10,
-    "algorithm.most_groups": None,  # of Concord, and the next two
+    "algorithm.longest_move": 1e9,  # of Concord, and the next three
+    "algorithm.most_groups": None,
     "algorithm.density": False,
     "algorithm.gate": None,  # no result from before is of a network with nothing but heads
     "data.directions": "uniform",  # of synthetic-mixture
