@@ -192,6 +192,17 @@ def test_kept_results_are_shown_as_kept_and_nothing_else_is_computed(paper, fold
     assert any(note.startswith("kept: 12 of 12 cells") for note in again.notes)
 
 
+def test_what_the_figures_say_is_shown_with_all_of_them_only(paper, folder):
+    text = (folder / "fedconcat" / FILE_NAME).read_text()
+    (folder / "fedconcat" / FILE_NAME).write_text(
+        text.replace("[item.table-1]", '[item.table-1]\nfindings.tiny = "The order is chance."')
+    )
+    told = papers.read_paper("fedconcat", folder)
+    assert compute(told, "table-1", compute=False).notes[0] != "The order is chance."
+    assert compute(told, "table-1").notes[0] == "The order is chance."
+    assert "The order is chance." not in compute(told, "table-1", "small", compute=False).notes
+
+
 def test_the_time_is_estimated_before_any_run(paper):
     absent = compute(paper, "table-1", compute=False).absent
     assert len(absent) == 12

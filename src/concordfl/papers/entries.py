@@ -104,6 +104,8 @@ class Item(Part):
     seeds: Mapping[Scale, int] = field(default_factory=dict)  # 1 where it is not said
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()  # what of it cannot be had, and why
+    # what our figures say, above all where they are in another order than the paper's, and why
+    findings: Mapping[Scale, str] = field(default_factory=dict)
 
     @property
     def has_figures(self) -> bool:

@@ -197,7 +197,9 @@ class _Work:
         return kept.measures.get((measured, config_hash))
 
     def notes(self, item: Item) -> Iterator[str]:
-        """What a reader must know of how the figures came about."""
+        """What a reader must know of the figures, and of how they came about."""
+        if not self.absent and self.scale in item.findings:
+            yield item.findings[self.scale]
         asked = {
             name: part
             for setting in self.settings
