@@ -93,13 +93,14 @@ def all_methods() -> dict[str, Algorithm]:
 
 
 def other_readings() -> dict[str, Algorithm]:
-    """Methods with settings under which another network is trained and clients keep more, or under
-    which they skip models: after two rounds, those of less than a third.
+    """Methods with settings under which another network is trained and clients keep more, under
+    which rounds ask for more, or clients skip models: after two rounds, those of less than a third.
     """
     settings = {"projection": "through", "projection_layers": 1, "moving_averages": "kept"}
     through = {f"{name}-through": ALGORITHMS[name](**settings) for name in ("fedvc", "fedvc-sg")}
     skips = {"skip_below": 0.33, "recheck_every": 2}
-    return through | {f"{name}-skips": ALGORITHMS[name](**skips) for name in SKIPPING}
+    dense = {"concord-density": ALGORITHMS["concord"](density=True)}
+    return through | dense | {f"{name}-skips": ALGORITHMS[name](**skips) for name in SKIPPING}
 
 
 def model_for(algorithm: Algorithm, data: Federation, name: str = "mlp", **options: Any) -> Model:
@@ -340,6 +341,22 @@ class BatchNormNet(nn.Module):
 
 def batch_norm_net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return BatchNormNet(input_shape[0], num_classes)
+
+
+class Whitening(nn.Module):
+    """A network whose encoder has running statistics and nothing to train."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.BatchNorm1d(features, affine=False)
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def whitening_net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Whitening(input_shape[0], num_classes)
 
 
 class Unbiased(nn.Module):

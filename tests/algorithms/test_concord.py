@@ -308,6 +308,27 @@ def test_a_client_that_diverges_moves_the_encoder_by_its_own_length_at_most(lr, 
         assert torch.allclose(sent[name], expected, rtol=1e-4, atol=1e-6), "as much as the encoder"
 
 
+def test_running_statistics_of_a_client_that_diverges_stay_as_they_were():
+    method, data = Concord(num_heads=2), toys.federation(clients=1, examples=30)
+    model = toys.model_for(method, data, "toys:batch_norm_net")
+    diverges = Training(lr=1000.0, momentum=0.0)
+    client = toys.client(data.splits("client-0").train, model, training=diverges)
+    message = method.message(start(method, client), None)
+    reply = trained_reply(method, client, message)
+    assert reply["drawn_back"]
+    sent = reply["encoder"].mean()
+    running = [name for name in model.buffer_names if name in model.encoder_names]
+    assert running
+    for name in running:
+        assert torch.equal(sent[name], message.params[name])
+
+
+def test_an_encoder_without_weights_has_no_length_to_move_by():
+    plan = Plan(rounds=2)
+    made = toys.experiment(Concord(), concepts(clients=4), network="toys:whitening_net", plan=plan)
+    assert made.run(made.start()).server.drawn_back == 0
+
+
 @pytest.mark.parametrize(("lr", "is_drawn_back"), [(20.0, True), (0.05, False)])
 def test_how_many_clients_were_drawn_back_is_recorded(lr, is_drawn_back):
     made = toys.experiment(Concord(num_heads=2), plan=PLAN, training=Training(lr=lr, momentum=0.0))
@@ -483,9 +504,29 @@ def test_one_answer_says_nothing_of_how_much_clients_differ():
     data = concepts(clients=6, number_of_concepts=1)
     several = toys.experiment(Concord(num_heads=1), data, plan=Plan(rounds=1))
     alone = toys.experiment(Concord(num_heads=1), data, plan=Plan(rounds=3, cohort=1))
-    unknown = torch.ones(4, dtype=torch.float64)
-    assert not torch.equal(several.run(several.start()).server.prior, unknown)
-    assert torch.equal(alone.run(alone.start()).server.prior, unknown)
+    assert several.run(several.start()).server.prior.sum() != pytest.approx(4)
+    assert alone.run(alone.start()).server.prior.sum() == pytest.approx(4)
+
+
+def one_label_each(clients=6, examples=30):
+    """Of three labels, two clients have each."""
+
+    def client(label):
+        return Arrays(np.eye(3, dtype=np.float32)[[label] * examples], [label] * examples)
+
+    return Federation.build(
+        {f"client-{i}": tuple(client(i // 2) for _ in range(3)) for i in range(clients)}, {}, 3
+    )
+
+
+def test_common_shares_are_those_of_all_clients_where_rounds_sample():
+    """Two of six clients in a round, and yet every label is about as common as any other."""
+    made = toys.experiment(Concord(num_heads=1), one_label_each(), plan=Plan(rounds=40, cohort=2))
+    server = made.run(made.start()).server
+    assert float(server.label_counts.sum()) == pytest.approx(180, rel=0.01)
+    shares = server.prior / server.prior.sum()
+    assert shares.min() > 0.1
+    assert made.algorithm.message(server, None).label_counts is None, "clients need not know"
 
 
 def test_a_share_weight_without_shares_is_refused():
@@ -684,6 +725,15 @@ def test_sums_of_features_stand_for_all_clients_where_rounds_sample():
     made = toys.experiment(Concord(density=True), data, plan=plan)
     counts = made.run(made.start()).server.inputs.sums.counts
     assert float(counts.sum()) == pytest.approx(120, rel=0.01)
+
+
+def test_who_is_away_when_inputs_are_described_makes_no_training_void():
+    plan = Plan(rounds=12, evaluate_every=12, cohort=1, dropout=0.4)
+    void = {}
+    for density in (False, True):
+        made = toys.experiment(Concord(density=density), concepts(clients=6), plan=plan)
+        void[density] = made.run(made.start()).void_rounds
+    assert void[True] == void[False] > 0
 
 
 def test_as_many_groups_as_heads_may_be_looked_for():

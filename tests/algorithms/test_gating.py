@@ -1,5 +1,7 @@
 """Concord's gate: heads that share the inputs among them, where a network has nothing but heads."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,13 @@ from sklearn.mixture import GaussianMixture
 import toys
 from concordfl import SettingError, Training
 from concordfl.algorithms import Concord
-from concordfl.algorithms.gating import FEWEST, Gate, GatesInputs, _held, _m_step, _settled
-from concordfl.core import Examples, tree
+from concordfl.algorithms.gating import FEWEST, Gate, GatesInputs, Held, _held, _m_step, _settled
+from concordfl.core import Examples, Key, tree
 from concordfl.data import Arrays, Federation
 from concordfl.engine.evaluate import EVALUATION_STEPS
 from concordfl.engine.executors import Serial
 from concordfl.engine.plan import Plan
+from concordfl.toolbox import clustering
 from concordfl.toolbox.gaussian import Gaussians
 
 
@@ -217,14 +220,8 @@ def test_only_sums_are_asked_for(monkeypatch):
     asked = [order for order in orders if order.step not in EVALUATION_STEPS]
     assert {order.wanted for order in asked} == {"total"}
     assert "judge_gate" in {order.step for order in asked}
-    sent = max(
-        leaf.numel()
-        for order in asked
-        if order.step == "train"
-        for leaf in tree.flatten(order.broadcast).values()
-        if isinstance(leaf, torch.Tensor)
-    )
-    assert sent < 1000, "no Gaussian goes along with the model"
+    gates = [order.broadcast.gate for order in asked if order.step == "train"]
+    assert gates == [Gate(is_used=True)] * 2, "no Gaussian goes along with the model"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -239,6 +236,32 @@ def test_rounds_in_which_too_few_answer_end_nothing(seed):
     plan = {"dropout": 0.5, "min_replies": 6, "seed": seed}
     _, progress = play(Concord(), two_rules(), **plan)
     assert progress.server.gate in (Gate(), Gate(is_used=True))
+
+
+def test_fewer_places_than_gaussians():
+    """Forty inputs, at three places: three Gaussians hold nothing."""
+    x = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0, 1, 2, 0]]
+    part = Arrays(x, [0, 1, 0, 0, 1, 0, 0, 1, 0, 0])
+    data = Federation.build({f"client-{i}": (part, part, part) for i in range(4)}, {}, 2)
+    made, progress = play(Concord(gate=True), data)
+    assert progress.round > 0
+    assert set(made.records[-1].get("missing", ())) == set(), "no reply was refused"
+
+
+def test_places_of_few_inputs_are_left_out_where_others_have_dropped_out(monkeypatch):
+    """Ten inputs were next to a point; without the client that has nine it is one client's."""
+    held = (torch.tensor([9.0, 1, 12]), torch.ones(3, 2), torch.eye(2))
+    near = Held(*(part.double() for part in held))
+    cohort = SimpleNamespace(sum=lambda *_, **__: near, random=Key(0).child)
+    seen = []
+
+    def kmeans(means, *_):
+        seen.append(len(means))
+        return np.zeros(len(means), dtype=np.int64)
+
+    monkeypatch.setattr(clustering, "kmeans", kmeans)
+    Concord()._choose_centres(Gate(places=torch.zeros(3, 2), variance=1.0), cohort)
+    assert seen == [1]
 
 
 def test_fewer_inputs_than_gaussians():

@@ -199,8 +199,14 @@ def test_what_the_figures_say_is_shown_with_all_of_them_only(paper, folder):
     )
     told = papers.read_paper("fedconcat", folder)
     assert compute(told, "table-1", compute=False).notes[0] != "The order is chance."
-    assert compute(told, "table-1").notes[0] == "The order is chance."
-    assert "The order is chance." not in compute(told, "table-1", "small", compute=False).notes
+    assert compute(told, "table-1", keep=True).notes[0] == "The order is chance."
+    kept = compute(told, "table-1", compute=False)
+    assert kept.notes[0] == "The order is chance."
+    for part in ({"only_rows": ["FedAvg"]}, {"seeds": 1}, {"scale": "small"}):
+        found = compute(told, "table-1", **({"compute": False} | part))
+        assert "The order is chance." not in found.notes, part
+    again = compute(told, "table-1", fresh=True)
+    assert "The order is chance." not in again.notes, "the figures may be others by now"
 
 
 def test_the_time_is_estimated_before_any_run(paper):

@@ -9,13 +9,18 @@ import torch
 from concordfl.core import tree
 from concordfl.toolbox import labels
 
-UNKNOWN = torch.ones(4, dtype=torch.float64)
+UNKNOWN = 4.0
 COMMON = np.array([0.4, 0.3, 0.2, 0.1])
 
 
 def sums_of(tables):
     parts = [labels.pairs(torch.as_tensor(table, dtype=torch.float64)) for table in tables]
     return functools.reduce(tree.add, parts)
+
+
+def prior_of(tables):
+    sums = sums_of(tables)
+    return labels.share_prior(sums.counts, sums, UNKNOWN)
 
 
 def drawn(concentration, sizes, seed=0):
@@ -36,7 +41,7 @@ def test_clients_alike_are_drawn_to_the_common_shares():
     random = np.random.default_rng(0)
     sums = sums_of(random.multinomial(50, COMMON, 300))
     assert labels.likeness(sums) < 0.01
-    prior = labels.share_prior(sums, UNKNOWN)
+    prior = labels.share_prior(sums.counts, sums, UNKNOWN)
     assert prior.sum() > 100
     assert (prior / prior.sum()).numpy() == pytest.approx(COMMON, abs=0.02)
 
@@ -44,7 +49,7 @@ def test_clients_alike_are_drawn_to_the_common_shares():
 def test_clients_of_one_label_each_are_left_alone():
     sums = sums_of(20 * np.eye(4)[[0, 1, 2, 3] * 5])
     assert labels.likeness(sums) == pytest.approx(1)
-    assert labels.share_prior(sums, UNKNOWN).sum() < 0.01
+    assert labels.share_prior(sums.counts, sums, UNKNOWN).sum() < 0.01
 
 
 def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
@@ -52,7 +57,7 @@ def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
     random = np.random.default_rng(1)
     shares = random.dirichlet(3 * COMMON, 500)
     counts = np.stack([random.multinomial(8, p) for p in shares])
-    prior = labels.share_prior(sums_of(counts), UNKNOWN).numpy()
+    prior = prior_of(counts).numpy()
 
     def error(added):
         guess = (counts + added) / (counts + added).sum(1, keepdims=True)
@@ -68,4 +73,12 @@ def test_the_prior_leaves_shares_nearer_to_the_true_ones_than_the_counts_are():
 )
 def test_of_one_client_one_example_or_one_label_nothing_is_known(tables):
     assert labels.likeness(sums_of(tables)) is None
-    assert labels.share_prior(sums_of(tables), UNKNOWN) is UNKNOWN
+    assert float(prior_of(tables).sum()) == pytest.approx(UNKNOWN)
+
+
+def test_the_common_shares_are_those_of_the_counts():
+    """Which need not be of the clients that say how much clients differ."""
+    sums = sums_of(drawn(5.0, [20] * 500))
+    prior = labels.share_prior(torch.tensor([0.0, 900, 99, 0]), sums, UNKNOWN)
+    assert prior.sum() == pytest.approx(1 / labels.likeness(sums) - 1)
+    assert (prior / prior.sum()).numpy() == pytest.approx(np.array([1, 901, 100, 1]) / 1003)

@@ -21,6 +21,7 @@ from ..core import (
     About,
     Batch,
     Client,
+    ClientId,
     Cohort,
     Count,
     Degenerate,
@@ -43,6 +44,7 @@ from ..core import (
     weighted_loss,
 )
 from ..toolbox import axes, class_heads, gaussian, heads, labels, mixture
+from ..toolbox.absent import with_absent
 from ..toolbox.class_heads import ClassSums
 from .gating import GATE, Gate, GatesInputs
 from .grouping import MOST_GROUPS, NOTHING_JOINED, Grouping, Joined
@@ -66,6 +68,7 @@ class ConcordServer(NamedTuple):
     gate: Gate = Gate()
     inputs: Inputs | None = None  # where it is asked how typical inputs are
     drawn_back: float = 0.0  # clients of the last round whose training went too far
+    label_counts: Tensor | None = None  # (Y,) of all clients, which the common shares are of
 
 
 @tree.register
@@ -147,12 +150,11 @@ class Concord(GatesInputs, DescribesInputs):
         reason = super().left_out(task, server)
         if reason or not self.gate or server.gate.is_used:
             return reason
-        several = server.grouping.number > 1
-        return "there is no gate (gate = true): " + (
-            "clients are in groups, each with a head of its own"
-            if several
-            else "none was found with which several heads explain labels better"
-        )
+        why = {
+            0: "it was not looked for, as too few clients answered when groups were",
+            1: "none was found with which several heads explain labels better",
+        }.get(server.grouping.number, "clients are in groups, each with a head of its own")
+        return f"there is no gate (gate = true): {why}"
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
         first = self.group_stages()
@@ -185,7 +187,7 @@ class Concord(GatesInputs, DescribesInputs):
         themselves; not of inputs so wide that all would wait for their moments, or too few.
         """
         model = cohort.task.model
-        width = math.prod(cohort.task.input_shape)
+        width = server.params[model.head_names[0]].shape[1]
         has_offsets = len(model.head_names) == 2
         if model.encoder_names or width > axes.MAX_PIXELS or not has_offsets:
             return server
@@ -204,7 +206,8 @@ class Concord(GatesInputs, DescribesInputs):
         if server.grouping.sums is not None:  # too few have answered to find groups
             server = server._replace(grouping=Grouping())
         server = server._replace(gate=Gate(is_used=server.gate.is_used))
-        total = cohort.sum(self.train, broadcast=server._replace(inputs=None))
+        total = cohort.sum(self.train, broadcast=self.message(server, None)._replace(inputs=None))
+        label_counts = with_absent(cohort, total["labels"].counts, server.label_counts)
         before = tree.subset(server.params, model.encoder_names)
         encoder = total["encoder"].mean(otherwise=before)  # (4)
         before = tree.subset(server.params, model.head_names)
@@ -212,13 +215,19 @@ class Concord(GatesInputs, DescribesInputs):
         server = server._replace(
             params={**server.params, **encoder, **layer},
             used=server.used | (total["held"] > 0),
-            prior=labels.share_prior(total["labels"], otherwise=server.prior),  # (0)
+            prior=labels.share_prior(  # (0)
+                label_counts, total["labels"], otherwise=float(server.prior.sum())
+            ),
             drawn_back=total["drawn_back"],
+            label_counts=label_counts,
         )
         return self.describe_inputs(server, cohort) if self.density else server
 
     def ready(self, server: ConcordServer) -> bool:
         return not self.density or server.inputs is not None
+
+    def message(self, server: ConcordServer, client_id: ClientId | None) -> ConcordServer:
+        return server._replace(label_counts=None)
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -445,22 +454,30 @@ class Concord(GatesInputs, DescribesInputs):
         return {**found, "gated": True} if server.gate.is_used else found
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
-        alone = self.num_heads == 1 and not self.balanced
-        return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
+        alone = self.num_heads == 1 and not self.balanced and not server.drawn_back
+        return (
+            Degenerate(
+                "fedavg", "it has one head and is not balanced"
+            )
+            if alone
+            else None
+        )
 
 
 def _draw_back(model: Model, before: Params, after: Params, longest: float) -> tuple[Params, bool]:
     """Where the encoder has moved by more than `longest` times its own length: all as far back as
-    brings it to that. A client that diverges would take everybody's encoder with it.
+    brings it to that, and running statistics, which grow as its square, to where they were. A
+    client that diverges would take everybody's encoder with it.
     """
-    if not model.encoder_names:
-        return after, False
     old, new = (model.weights(tree.subset(all, model.encoder_names)) for all in (before, after))
+    if not old:
+        return after, False
     moved, length = (math.sqrt(tree.sq_dist(old, other)) for other in (new, tree.scale(old, 0)))
     if not moved > longest * length:
         return after, False
     share = longest * length / moved
-    return tree.map(lambda was, now: was + share * (now - was), before, after), True
+    back = tree.map(lambda was, now: was + share * (now - was), before, after)
+    return {**back, **tree.subset(before, model.buffer_names)}, True
 
 
 def _is_worse_than_guessing(losses: Tensor, client: Client) -> bool:

@@ -131,9 +131,11 @@ class GatesInputs(FindsGroups):
         if not len(places):  # nobody has enough inputs to say where they lie
             return gate
         total: Held = cohort.sum(self.locate, broadcast=places)
-        known = total.mass > gaussian.MIN_MASS
+        known = total.mass >= FEWEST  # who has missed this round took their inputs with them
         mass, first = total.mass[known], total.first[known]
         means, key = (first / mass[:, None]).numpy(), cohort.random("centres")
+        if not len(means):
+            return gate
         groups = clustering.kmeans(means, self.num_gaussians, key, mass.numpy())
         at = F.one_hot(torch.from_numpy(groups).long(), self.num_gaussians).double().T
         by_centre = Held(at @ mass, at @ first, total.second)

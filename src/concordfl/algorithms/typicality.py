@@ -14,8 +14,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import Algorithm, Client, Cohort, Examples, Total, Tree, client_step, tree
+from ..core import (
+    Algorithm,
+    Client,
+    Cohort,
+    Examples,
+    NoReplies,
+    Total,
+    Tree,
+    client_step,
+    tree,
+)
 from ..toolbox import class_heads
+from ..toolbox.absent import with_absent
 from ..toolbox.class_heads import ClassSums
 
 NEAREST = 1e-9  # distances and their variance are at least that
@@ -46,21 +57,22 @@ class DescribesInputs(Algorithm):
     # --- the server -------------------------------------------------------------------------------
 
     def describe_inputs(self, server: Any, cohort: Cohort) -> Any:
-        """Of features under the new encoder. Older sums stand for who has not been asked; they fade
-        by the share of clients that were.
+        """Of features under the new encoder, and under older ones of who has not been asked; as
+        they were where too few answer, which does not make the training void.
         """
         before: Inputs | None = server.inputs
-
-        def with_absent(new: Tree, old: Tree) -> Tree:
-            absent = 1 - len(cohort.ids) / cohort.population
-            return tree.add(tree.scale(old, absent), new) if absent > 0 else new
-
-        sums = cohort.sum(self.measure_features, broadcast=server._replace(inputs=None))
-        sums = sums if before is None else with_absent(sums, before.sums)
-        server = server._replace(inputs=Inputs(sums, torch.zeros(3, dtype=torch.float64)))
-        distances = cohort.sum(self.measure_distances, broadcast=server)
-        if before is not None:
-            distances = with_absent(distances, before.distances)
+        old_sums, old_distances = (None, None) if before is None else before
+        message = self.message(server, None)
+        try:
+            sums = cohort.sum(self.measure_features, broadcast=message._replace(inputs=None))
+            sums = with_absent(cohort, sums, old_sums)
+            described = Inputs(sums, torch.zeros(3, dtype=torch.float64))
+            distances = cohort.sum(
+                self.measure_distances, broadcast=message._replace(inputs=described)
+            )
+        except NoReplies:
+            return server
+        distances = with_absent(cohort, distances, old_distances)
         return server._replace(inputs=Inputs(sums, distances))
 
     # --- the client -------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class FinishedRun:
     def require(self, ability: str, verb: str, phrase: str) -> None:
         """Refuse a verb that the method does not support, and say which methods do."""
         if not getattr(self.settings.algorithm, ability):
-            able = [name for name, kind in ALGORITHMS.items() if getattr(kind, ability)]
+            able = [name for name, kind in ALGORITHMS.items() if getattr(kind, ability) is True]
             raise SettingError(
                 f"{verb} needs a method that {phrase}, got {self.name!r}: such methods are "
                 f"{', '.join(able)}"

@@ -85,9 +85,11 @@ def reproduce(
         found[place] = _cell(_printed(item, *place), reached, item, cell)
     title = f"{paper.name}, {spoken(name)}: {item.about}"
     table = SideBySide(title, found, item.order, item.apart)
-    panels = _panels(item, wanted, table, runs)
-    notes = tuple(work.notes(item))
-    return Reproduction(paper, name, scale, table, tuple(panels), notes, tuple(work.absent))
+    panels = tuple(_panels(item, wanted, table, runs))
+    is_whole = number == item.seeds.get(scale, 1) and not (only_rows or only_columns or fresh)
+    told = [item.findings[scale]] if is_whole and scale in item.findings else []
+    notes = (*(told if table.is_computed or panels else ()), *work.notes(item))
+    return Reproduction(paper, name, scale, table, panels, notes, tuple(work.absent))
 
 
 def spoken(name: str) -> str:
@@ -198,8 +200,6 @@ class _Work:
 
     def notes(self, item: Item) -> Iterator[str]:
         """What a reader must know of the figures, and of how they came about."""
-        if not self.absent and self.scale in item.findings:
-            yield item.findings[self.scale]
         asked = {
             name: part
             for setting in self.settings

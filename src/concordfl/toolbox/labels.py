@@ -39,14 +39,14 @@ def likeness(sums: LabelPairs) -> float | None:
     return float(found.clamp(0, 1)) if found.isfinite() else None
 
 
-def share_prior(sums: LabelPairs, otherwise: Tensor) -> Tensor:
+def share_prior(counts: Tensor, sums: LabelPairs, otherwise: float) -> Tensor:
     """(Y,) examples to add to a client's label counts, so that their shares are what is known of
-    the client's: the mean of the Dirichlet distribution that its counts leave; `otherwise` where
-    nothing is known of how much clients differ.
+    the client's: the mean of the Dirichlet distribution that its counts leave. The common shares
+    are those of `counts`; where `sums` tell nothing of how much clients differ, the examples are
+    `otherwise`.
     """
-    known = likeness(sums)
-    if known is None:
-        return otherwise
-    rho = min(max(known, MIN_LIKENESS), MAX_LIKENESS)
-    shares = (sums.counts + 1) / (sums.counts + 1).sum()
-    return (1 - rho) / rho * shares
+    known, examples = likeness(sums), otherwise
+    if known is not None:
+        rho = min(max(known, MIN_LIKENESS), MAX_LIKENESS)
+        examples = (1 - rho) / rho
+    return examples * ((counts + 1) / (counts + 1).sum())
