@@ -45,6 +45,24 @@ def two_rules(clients=12, examples=60, seed=0, rules=2):
     )
 
 
+def unequal_cells(clients=12, examples=400):
+    """Two clouds in which the same class is rare, or not; inputs tell little of it."""
+    rng = np.random.default_rng(0)
+
+    def draw(count, share):
+        cloud = (rng.uniform(size=count) < share).astype(int)
+        y = (rng.uniform(size=count) < np.array([0.03, 0.5])[cloud]).astype(np.int64)
+        towards = (2 * y - 1) * np.array([1, -1])[cloud]
+        x = np.stack([8.0 * cloud - 4, towards, 0 * y, 0 * y], 1) + rng.normal(size=(count, 4))
+        return Arrays(x.astype(np.float32), y)
+
+    def client():
+        share = rng.uniform()
+        return draw(examples, share), draw(10, share), draw(10, share)
+
+    return Federation.build({f"client-{number:02d}": client() for number in range(clients)}, {}, 2)
+
+
 def wider(data, width):
     """The same with columns that are 0."""
 
@@ -149,7 +167,9 @@ def test_nobodys_single_inputs_are_summed_alone(monkeypatch):
     assert total.mass.sum() == examples
 
 
-def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("make", [two_rules, unequal_cells])
+def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch, make, balanced):
     """As scikit-learn has them for the four cells of two clouds and two classes."""
     begun = []
     begin = Concord.begin_heads
@@ -159,8 +179,8 @@ def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
         return begun[-1]
 
     monkeypatch.setattr(Concord, "begin_heads", spy)
-    data = two_rules(examples=400)
-    made, _ = play(Concord(num_heads=3), data, rounds=1)
+    data = make(examples=400)
+    made, _ = play(Concord(num_heads=3, balanced=balanced), data, rounds=1)
     server, published = begun[0], made.executor._node._published
     splits = [data.splits(id).train for id in data.participants]
     x, y = (torch.cat([getattr(split, part) for split in splits]) for part in ("x", "y"))
@@ -169,6 +189,8 @@ def test_heads_begin_as_linear_discriminants_of_their_inputs(monkeypatch):
     cells = torch.from_numpy(oracle.predict_proba(x)).view(len(x), 2, 2)  # (N, cloud, class)
     expected = cells.sum(1).argmax(1)
     outputs = (x @ server.params["head.weight"].T + server.params["head.bias"]).view(len(x), 3, 2)
+    if balanced:  # half of the shares stands beside the heads
+        outputs = outputs + (y.bincount() / len(y)).log() / 2
     density, frame = published["gate"], published["frame"]
     logs = torch.distributions.MultivariateNormal(
         density.means[:, None], density.covariances[:, None]

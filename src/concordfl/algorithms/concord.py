@@ -43,7 +43,7 @@ from ..core import (
     tree,
     weighted_loss,
 )
-from ..toolbox import axes, class_heads, gaussian, heads, labels, mixture
+from ..toolbox import axes, class_heads, gaussian, groupings, heads, labels, mixture
 from ..toolbox.absent import with_absent
 from ..toolbox.class_heads import ClassSums
 from .gating import GATE, Gate, GatesInputs
@@ -195,8 +195,11 @@ class Concord(GatesInputs, DescribesInputs):
         if float(sums.counts.sum()) < axes.MIN_EXAMPLES_PER_DIMENSION * width:
             return server
         found = class_heads.linear_heads_of_all(sums, [self.num_heads])
+        in_head = groupings.log_shares(sums.counts, [self.num_heads])
+        common = class_heads.shares_of(sums.counts.sum(0)).log()
+        offsets = found.offsets + in_head + self._learnt_by_heads * common
         # What classes have in common changes no prediction, and would cost float32 its digits.
-        parts = (part - part.mean(1, keepdim=True) for part in (found.slopes, found.offsets))
+        parts = (part - part.mean(1, keepdim=True) for part in (found.slopes, offsets))
         by_name = zip(model.head_names, parts, strict=True)
         layer = {name: value.flatten(0, 1).float() for name, value in by_name}
         return server._replace(params={**server.params, **layer})
@@ -320,10 +323,15 @@ class Concord(GatesInputs, DescribesInputs):
         counts = client.label_counts() + message.prior
         return (counts / counts.sum()).log().float() if self.balanced else 0 * counts.float()
 
+    @property
+    def _learnt_by_heads(self) -> float:
+        """How much of the log common shares: what does not stand beside them in training."""
+        return 1 - self.share_weight if self.balanced else 1.0
+
     def _learnt_shares(self, message: ConcordServer) -> Tensor:
-        """(Y,) what heads have learnt of the log common shares, as only λ of them stood beside."""
+        """(Y,) what heads have learnt of the log common shares, where others take its place."""
         common = (message.prior / message.prior.sum()).log().float()
-        return (1 - self.share_weight) * common if self.balanced else 0 * common
+        return self._learnt_by_heads * common if self.balanced else 0 * common
 
     def _beside_in_prediction(self, client: Client, message: ConcordServer) -> Tensor:
         """(Y,) the client's log label shares, in the place of what heads have learnt of all's."""
@@ -455,13 +463,7 @@ class Concord(GatesInputs, DescribesInputs):
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced and not server.drawn_back
-        return (
-            Degenerate(
-                "fedavg", "it has one head and is not balanced"
-            )
-            if alone
-            else None
-        )
+        return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
 
 
 def _draw_back(model: Model, before: Params, after: Params, longest: float) -> tuple[Params, bool]:
