@@ -257,7 +257,7 @@ def test_clients_may_drop_out_meanwhile(seed):
 def test_rounds_in_which_too_few_answer_end_nothing(seed):
     plan = {"dropout": 0.5, "min_replies": 6, "seed": seed}
     _, progress = play(Concord(), two_rules(), **plan)
-    assert progress.server.gate in (Gate(), Gate(is_used=True))
+    assert progress.void_rounds > 0
 
 
 def test_fewer_places_than_gaussians():
