@@ -24,6 +24,7 @@ from ..core import (
     ClientId,
     Cohort,
     Count,
+    CountOrZero,
     Degenerate,
     Examples,
     Likelihood,
@@ -48,6 +49,7 @@ from ..toolbox.absent import with_absent
 from ..toolbox.class_heads import ClassSums
 from .gating import GATE, Gate, GatesInputs
 from .grouping import MOST_GROUPS, NOTHING_JOINED, Grouping, Joined
+from .settling import SettlesHeads, Settling
 from .typicality import DescribesInputs, Inputs, log_shares_of_all, log_typical
 
 ABSENT_WEIGHT = 0.1  # of a client in the mean of all rows of a head, whatever labels it has
@@ -69,6 +71,7 @@ class ConcordServer(NamedTuple):
     inputs: Inputs | None = None  # where it is asked how typical inputs are
     drawn_back: float = 0.0  # clients of the last round whose training went too far
     label_counts: Tensor | None = None  # (Y,) of all clients, which the common shares are of
+    settling: Settling | None = None  # at the end
 
 
 @tree.register
@@ -87,7 +90,7 @@ class ConcordMixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Concord(GatesInputs, DescribesInputs):
+class Concord(GatesInputs, DescribesInputs, SettlesHeads):
     about = About(
         "Concord",
         "ours",
@@ -106,6 +109,7 @@ class Concord(GatesInputs, DescribesInputs):
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
+    settling_steps: CountOrZero = 0  # of the heads at the end, which lower all clients' losses
     # whether it can say how typical inputs are: two passes, and the model sent, twice more a round
     density: bool = False
     # whether heads of one concept share the inputs among them; by default where the network has
@@ -157,12 +161,10 @@ class Concord(GatesInputs, DescribesInputs):
         return f"there is no gate (gate = true): {why}"
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
-        first = self.group_stages()
-        if not first:
-            return (Stage("train", self.round),)
+        first, last = self.group_stages(), self.settling_stages(self.settling_steps)
         shares_inputs = not model.encoder_names if self.gate is None else self.gate
-        gate = self.gate_stages() if shares_inputs else ()
-        return *first, *gate, Stage("train", self.round)
+        gate = self.gate_stages() if shares_inputs and first else ()
+        return *first, *gate, Stage("train", self.round), *last
 
     # --- the server -------------------------------------------------------------------------------
 
@@ -171,11 +173,13 @@ class Concord(GatesInputs, DescribesInputs):
         prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
         params = task.model.init(seed)
         width = params[task.model.head_names[0]].shape[1]
-        if self.density and width > axes.MOST_FEATURES:  # what is sent grows as the square of it
-            raise SettingError(
-                f"density must be false where heads see more than {axes.MOST_FEATURES:,} numbers "
-                f"of an input, got {width:,}"
-            )
+        if width > axes.MOST_FEATURES:  # what is sent grows as the square of it
+            for name, value in (("density", "false"), ("settling_steps", "0")):
+                if getattr(self, name):
+                    raise SettingError(
+                        f"{name} must be {value} where heads see more than "
+                        f"{axes.MOST_FEATURES:,} numbers of an input, got {width:,}"
+                    )
         return ConcordServer(params, used, prior, Grouping())
 
     def judge_groups(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:
@@ -230,7 +234,7 @@ class Concord(GatesInputs, DescribesInputs):
         return not self.density or server.inputs is not None
 
     def message(self, server: ConcordServer, client_id: ClientId | None) -> ConcordServer:
-        return server._replace(label_counts=None)
+        return server._replace(label_counts=None, settling=None)
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -337,11 +341,15 @@ class Concord(GatesInputs, DescribesInputs):
         """(Y,) the client's log label shares, in the place of what heads have learnt of all's."""
         return self._log_shares(client, message) - self._learnt_shares(message)
 
+    def beside_in_training(self, client: Client, server: ConcordServer) -> Tensor:
+        """(Y,) a share of the client's log label shares."""
+        return self.share_weight * self._log_shares(client, server)
+
     def _own_loss(
         self, client: Client, message: ConcordServer, omega: Tensor
     ) -> Callable[[Params, Batch], Tensor]:
         """What the client's examples lose, with a share of its log label shares beside heads."""
-        beside = self.share_weight * self._log_shares(client, message)
+        beside = self.beside_in_training(client, message)
         if message.gate.is_used:
             shares = self.shares_of_inputs(client).gamma
             return partial(self._gated_loss, client, shares, beside)

@@ -282,10 +282,11 @@ class Experiment:
     def _check_step(self, turn: Turn, before: Tree, server_step: ServerStep) -> None:
         """An option that would be ignored is refused.
 
-        Not in a round that prepares, be it late because nobody had answered.
+        Not in a round that prepares, be it late because nobody had answered, nor in one that does
+        not train.
         """
-        prepares = turn.stage.prepares or not self.algorithm.ready(before)
-        if self.setup.aggregation.steps and not server_step.count and not prepares:
+        trains = turn.stage.trains and not turn.stage.prepares and self.algorithm.ready(before)
+        if self.setup.aggregation.steps and not server_step.count and trains:
             raise SettingError(
                 "aggregation.server_lr and server_momentum need a method whose new models are "
                 f"means of the clients', got {type(self.algorithm).__name__}"

@@ -68,7 +68,8 @@ LATER_SETTINGS: Mapping[str, Any] = {
     "algorithm.adapt_steps": 200,  # of FedGMM
     "algorithm.skip_below": 0.0,  # of FedEM, FedConceptEM, FedGMM and FedSoft, and the next
     "algorithm.recheck_every": 10,
-    "algorithm.longest_move": 1e9,  # of Concord, and the next three
+    "algorithm.longest_move": 1e9,  # of Concord, and the next four
+    "algorithm.settling_steps": 0,
     "algorithm.most_groups": None,
     "algorithm.density": False,
     "algorithm.gate": None,  # no result from before is of a network with nothing but heads
