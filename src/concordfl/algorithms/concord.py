@@ -161,10 +161,10 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         return f"there is no gate (gate = true): {why}"
 
     def stages(self, rounds: int, model: Model) -> Sequence[Stage]:
-        first, last = self.group_stages(), self.settling_stages(self.settling_steps)
-        shares_inputs = not model.encoder_names if self.gate is None else self.gate
-        gate = self.gate_stages() if shares_inputs and first else ()
-        return *first, *gate, Stage("train", self.round), *last
+        first = self.group_stages()
+        if first and (not model.encoder_names if self.gate is None else self.gate):
+            first = (*first, *self.gate_stages())
+        return *first, Stage("train", self.round), *self.settling_stages(self.settling_steps)
 
     # --- the server -------------------------------------------------------------------------------
 

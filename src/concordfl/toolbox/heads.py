@@ -76,10 +76,10 @@ def outputs(client: Client, count: int, params: Params, inputs: Tensor) -> Tenso
 def of_features(client: Client, count: int, params: Params, features: Tensor) -> Tensor:
     """(N, K, Y) of every head, from what the encoder gives."""
     stacked = client.model.call(params, features, part="head")
-    return stacked.view(len(stacked), count, -1)
+    return stacked.view(len(stacked), count, stacked.shape[1] // count)
 
 
 def losses(client: Client, outputs: Tensor, labels: Tensor) -> Tensor:
     """(N, K) of every example under every head, from outputs (N, K, Y)."""
     repeated = labels.repeat_interleave(outputs.shape[1])
-    return client.objective.losses(outputs.flatten(0, 1), repeated).view(len(labels), -1)
+    return client.objective.losses(outputs.flatten(0, 1), repeated).view(outputs.shape[:2])
