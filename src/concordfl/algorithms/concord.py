@@ -109,7 +109,9 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
-    settling_steps: CountOrZero = 0  # of the heads at the end, which lower all clients' losses
+    # of the heads at the end, which lower all clients' losses; by default ten, where heads are not
+    # too wide for their moments
+    settling_steps: CountOrZero | None = None
     # whether it can say how typical inputs are: two passes, and the model sent, twice more a round
     density: bool = False
     # whether heads of one concept share the inputs among them; by default where the network has
@@ -151,7 +153,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         return self.num_heads
 
     def left_out(self, task: Task, server: ConcordServer) -> str:
-        reason = super().left_out(task, server)
+        reason = super().left_out(task, server) or self.not_settled(task.model)
         if reason or not self.gate or server.gate.is_used:
             return reason
         why = {
@@ -164,7 +166,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         first = self.group_stages()
         if first and (not model.encoder_names if self.gate is None else self.gate):
             first = (*first, *self.gate_stages())
-        return *first, Stage("train", self.round), *self.settling_stages(self.settling_steps)
+        return *first, Stage("train", self.round), *self.settling_stages(model)
 
     # --- the server -------------------------------------------------------------------------------
 
@@ -471,6 +473,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
 
     def degenerate(self, model: Model, server: ConcordServer, rows: Rows) -> Degenerate | None:
         alone = self.num_heads == 1 and not self.balanced and not server.drawn_back
+        alone = alone and not self.settling_stages(model)
         return Degenerate("fedavg", "it has one head and is not balanced") if alone else None
 
 

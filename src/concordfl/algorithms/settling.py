@@ -21,6 +21,7 @@ from ..core import (
     Client,
     Cohort,
     Examples,
+    Model,
     Params,
     Stage,
     Total,
@@ -28,8 +29,10 @@ from ..core import (
     client_step,
     tree,
 )
+from ..toolbox import axes
 
 SETTLED = "settled"  # the name under which the model is published, whose encoder stays
+STEPS = 10  # by default
 RIDGE = 1e-4  # of the mean squared feature: pulls heads to where they were
 
 
@@ -65,6 +68,8 @@ class SettlesHeads(Algorithm):
     last layer. Its server has `used` (K,), which of them are, and `settling` beside `params`.
     """
 
+    settling_steps: int | None  # None: as many as are usual
+
     def features(self, client: Client, server: Any, examples: Examples) -> Tensor:
         """(N, D) what the encoder gives."""
         raise NotImplementedError
@@ -77,12 +82,25 @@ class SettlesHeads(Algorithm):
         """(Y,) what is added to all heads' outputs in training."""
         raise NotImplementedError
 
-    def settling_stages(self, steps: int) -> Sequence[Stage]:
-        """What ends the training, after so many steps."""
+    def settling_stages(self, model: Model) -> Sequence[Stage]:
+        """What ends the training."""
+        steps = self.settling_steps
+        if steps is None:
+            steps = 0 if self.not_settled(model) else STEPS
         if not steps:
             return ()
         return (
             Stage("settle", self.settle, 1 + steps, everyone=True, required=False, trains=False),
+        )
+
+    def not_settled(self, model: Model) -> str:
+        """Why there are no such steps although nobody has asked for that; or nothing."""
+        width = model.layout[model.head_names[0]].shape[1]
+        if self.settling_steps is not None or width <= axes.MOST_FEATURES:
+            return ""
+        return (
+            f"heads were not settled, as they see {width:,} numbers of an input and more than "
+            f"{axes.MOST_FEATURES:,} are too many"
         )
 
     # --- the server -------------------------------------------------------------------------------
