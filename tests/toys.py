@@ -99,7 +99,7 @@ def other_readings() -> dict[str, Algorithm]:
     settings = {"projection": "through", "projection_layers": 1, "moving_averages": "kept"}
     through = {f"{name}-through": ALGORITHMS[name](**settings) for name in ("fedvc", "fedvc-sg")}
     skips = {"skip_below": 0.33, "recheck_every": 2}
-    dense = {"concord-density": ALGORITHMS["concord"](density=True, settling_steps=3)}
+    dense = {"concord-density": ALGORITHMS["concord"](density=True)}
     return through | dense | {f"{name}-skips": ALGORITHMS[name](**skips) for name in SKIPPING}
 
 

@@ -101,14 +101,14 @@ def whole_models(client, server, count):
 
 
 def test_one_head_without_balance_is_fedavg_to_the_bit():
-    concord = toys.experiment(Concord(num_heads=1, balanced=False), plan=PLAN)
+    concord = toys.experiment(Concord(num_heads=1, balanced=False, settling_steps=0), plan=PLAN)
     fedavg = toys.experiment(FedAvg(), plan=PLAN)
     ours = concord.run(concord.start()).server.params
     assert tree.equal(ours, fedavg.run(fedavg.start()).server)
 
 
 def test_with_one_head_new_clients_tune_as_fedavgs():
-    method = Concord(num_heads=1, balanced=False)
+    method = Concord(num_heads=1, balanced=False, settling_steps=0)
     client = some_client(method)
     message = start(method, client)
     found = method.adapt(client, NEW, message, new=True)
@@ -137,7 +137,9 @@ def test_a_new_client_tunes_the_heads_that_explain_it():
 
 def test_a_servers_rate_acts_as_at_fedavg():
     half = Aggregation(server_lr=0.5)
-    concord = toys.experiment(Concord(num_heads=1, balanced=False), plan=PLAN, aggregation=half)
+    concord = toys.experiment(
+        Concord(num_heads=1, balanced=False, settling_steps=0), plan=PLAN, aggregation=half
+    )
     fedavg = toys.experiment(FedAvg(), plan=PLAN, aggregation=half)
     ours = concord.run(concord.start()).server.params
     assert tree.equal(ours, fedavg.run(fedavg.start()).server)
@@ -379,7 +381,7 @@ def test_clients_that_differ_in_labels_alone_are_one_group():
 def test_two_heads_or_fewer_look_for_no_groups():
     for heads in (1, 2):
         stages = Concord(num_heads=heads).stages(5, toys.model_for(Concord(), toys.federation()))
-        assert [stage.name for stage in stages] == ["train"]
+        assert [stage.name for stage in stages] == ["train", "settle"]
 
 
 def test_heads_with_a_common_covariance_are_linear_discriminant_analysis():
@@ -738,7 +740,8 @@ def test_who_is_away_when_inputs_are_described_makes_no_training_void():
 
 def test_as_many_groups_as_heads_may_be_looked_for():
     assert Concord(num_heads=3, most_groups=3).candidates.sizes == [2, 3]
-    assert [stage.name for stage in Concord(most_groups=1).stages(5, None)] == ["train"]
+    stages = Concord(most_groups=1, settling_steps=0).stages(5, None)
+    assert [stage.name for stage in stages] == ["train"]
     with pytest.raises(SettingError, match=r"most_groups must be <= num_heads = 3, got 4"):
         Concord(num_heads=3, most_groups=4)
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import toys
-from concordfl import Aggregation, SettingError, Training
+from concordfl import Aggregation, Training
 from concordfl.algorithms import Concord
 from concordfl.algorithms.settling import Settling, Slope, Weighed, _begin, _step
 from concordfl.core import Classification, tree
@@ -81,7 +81,7 @@ def test_settled_heads_have_the_least_loss_of_training(num_heads):
 
 def test_the_encoder_stays():
     data = overlapping()
-    made, before = play(Concord(), data, "mlp")
+    made, before = play(Concord(settling_steps=0), data, "mlp")
     _, after = play(Concord(settling_steps=5), data, "mlp")
     for name in made.task.model.encoder_names:
         assert torch.equal(before.params[name], after.params[name])
@@ -157,22 +157,26 @@ def test_a_step_of_the_server_is_not_asked_of_rounds_that_settle():
     assert made.run(made.start()).round > 2
 
 
-def test_heads_that_see_too_much_are_refused():
+def wide(width):
     data = overlapping()
-    wide = Federation.build(
-        {
-            id: tuple(
-                Arrays(np.pad(part.x.numpy(), ((0, 0), (0, 1100))), part.y)
-                for part in (
-                    data.splits(id).train,
-                    data.splits(id).validation,
-                    data.splits(id).test,
-                )
-            )
-            for id in data.participants
-        },
+
+    def padded(part):
+        return Arrays(np.pad(part.x.numpy(), ((0, 0), (0, width - part.x.shape[1]))), part.y)
+
+    splits = {id: data.splits(id) for id in data.participants}
+    return Federation.build(
+        {id: tuple(padded(p) for p in (s.train, s.validation, s.test)) for id, s in splits.items()},
         {},
         3,
     )
-    with pytest.raises(SettingError, match="settling_steps must be 0 where heads see more than"):
-        play(Concord(settling_steps=1), wide)
+
+
+def test_heads_that_see_too_much_do_not_settle_and_that_is_said():
+    made, server = play(Concord(most_groups=1), wide(1001))
+    assert server.settling is None
+    assert "heads were not settled, as they see 1,001" in made.algorithm.left_out(made.task, server)
+    chosen, server = play(Concord(most_groups=1, settling_steps=0), wide(1001))
+    assert not chosen.algorithm.left_out(chosen.task, server)
+    usual, server = play(Concord(most_groups=1), wide(1000), rounds=1)
+    assert server.settling is not None
+    assert not usual.algorithm.left_out(usual.task, server)

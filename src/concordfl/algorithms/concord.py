@@ -109,9 +109,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
     balanced: bool = True  # whether label shares stand beside the heads, and rows count by labels
     share_weight: Probability = 0.5  # λ: how much of the label shares does so in training
     most_groups: Count | None = None  # that are looked for; by default five, and a head is left
-    # of the heads at the end, which lower all clients' losses; by default ten, where heads are not
-    # too wide for their moments
-    settling_steps: CountOrZero | None = None
+    settling_steps: CountOrZero = 10  # of the heads at the end, which lower all clients' losses
     # whether it can say how typical inputs are: two passes, and the model sent, twice more a round
     density: bool = False
     # whether heads of one concept share the inputs among them; by default where the network has
@@ -175,13 +173,11 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         prior = torch.ones(task.objective.num_classes, dtype=torch.float64)
         params = task.model.init(seed)
         width = params[task.model.head_names[0]].shape[1]
-        if width > axes.MOST_FEATURES:  # what is sent grows as the square of it
-            for name, value in (("density", "false"), ("settling_steps", "0")):
-                if getattr(self, name):
-                    raise SettingError(
-                        f"{name} must be {value} where heads see more than "
-                        f"{axes.MOST_FEATURES:,} numbers of an input, got {width:,}"
-                    )
+        if self.density and width > axes.MOST_FEATURES:  # what is sent grows as the square of it
+            raise SettingError(
+                f"density must be false where heads see more than {axes.MOST_FEATURES:,} numbers "
+                f"of an input, got {width:,}"
+            )
         return ConcordServer(params, used, prior, Grouping())
 
     def judge_groups(self, server: ConcordServer, cohort: Cohort) -> ConcordServer:

@@ -32,7 +32,6 @@ from ..core import (
 from ..toolbox import axes
 
 SETTLED = "settled"  # the name under which the model is published, whose encoder stays
-STEPS = 10  # by default
 RIDGE = 1e-4  # of the mean squared feature: pulls heads to where they were
 
 
@@ -68,7 +67,7 @@ class SettlesHeads(Algorithm):
     last layer. Its server has `used` (K,), which of them are, and `settling` beside `params`.
     """
 
-    settling_steps: int | None  # None: as many as are usual
+    settling_steps: int
 
     def features(self, client: Client, server: Any, examples: Examples) -> Tensor:
         """(N, D) what the encoder gives."""
@@ -84,19 +83,15 @@ class SettlesHeads(Algorithm):
 
     def settling_stages(self, model: Model) -> Sequence[Stage]:
         """What ends the training."""
-        steps = self.settling_steps
-        if steps is None:
-            steps = 0 if self.not_settled(model) else STEPS
-        if not steps:
+        if not self.settling_steps or self.not_settled(model):
             return ()
-        return (
-            Stage("settle", self.settle, 1 + steps, everyone=True, required=False, trains=False),
-        )
+        rounds = 1 + self.settling_steps
+        return (Stage("settle", self.settle, rounds, everyone=True, required=False, trains=False),)
 
     def not_settled(self, model: Model) -> str:
-        """Why there are no such steps although nobody has asked for that; or nothing."""
+        """Why there are no such steps although they were asked for; or nothing."""
         width = model.layout[model.head_names[0]].shape[1]
-        if self.settling_steps is not None or width <= axes.MOST_FEATURES:
+        if not self.settling_steps or width <= axes.MOST_FEATURES:
             return ""
         return (
             f"heads were not settled, as they see {width:,} numbers of an input and more than "
