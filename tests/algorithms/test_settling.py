@@ -180,3 +180,12 @@ def test_heads_that_see_too_much_do_not_settle_and_that_is_said():
     usual, server = play(Concord(most_groups=1), wide(1000), rounds=1)
     assert server.settling is not None
     assert not usual.algorithm.left_out(usual.task, server)
+
+
+def test_a_run_that_ends_before_says_so():
+    """As one does whose training has not become better for long: patience is about training."""
+    plan = {"rounds": 30, "evaluate_every": 1, "patience": 2}
+    made, server = play(Concord(most_groups=1), overlapping(), **plan)
+    assert server.settling is None
+    assert made.records[-1]["stage"] == "train"
+    assert "the run ended before" in made.algorithm.left_out(made.task, server)

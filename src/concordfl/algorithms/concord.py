@@ -151,7 +151,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         return self.num_heads
 
     def left_out(self, task: Task, server: ConcordServer) -> str:
-        reason = super().left_out(task, server) or self.not_settled(task.model)
+        reason = super().left_out(task, server)
         if reason or not self.gate or server.gate.is_used:
             return reason
         why = {

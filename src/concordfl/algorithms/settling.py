@@ -24,6 +24,7 @@ from ..core import (
     Model,
     Params,
     Stage,
+    Task,
     Total,
     Tree,
     client_step,
@@ -87,6 +88,13 @@ class SettlesHeads(Algorithm):
             return ()
         rounds = 1 + self.settling_steps
         return (Stage("settle", self.settle, rounds, everyone=True, required=False, trains=False),)
+
+    def left_out(self, task: Task, server: Any) -> str:
+        if reason := self.not_settled(task.model):
+            return reason
+        if self.settling_stages(task.model) and server.settling is None:
+            return "heads were not settled, as the run ended before"
+        return super().left_out(task, server)
 
     def not_settled(self, model: Model) -> str:
         """Why there are no such steps although they were asked for; or nothing."""

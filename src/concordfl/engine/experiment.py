@@ -149,13 +149,16 @@ class Experiment:
         return is_played or self.is_stopped or self._is_stalled(progress, self.records)
 
     def _is_stalled(self, progress: Progress, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the last stage has been evaluated `run.patience` times since the selected round.
+        """Whether the last stage that trains, which others may follow, has been evaluated
+        `run.patience` times since the selected round.
 
         It follows from what was recorded: a resumed run ends where a straight one does.
         """
         if self.plan.patience is None or progress.selected is None:
             return False
-        best, last_stage = progress.selected.round, self.turns[-1].stage.name
+        best = progress.selected.round
+        training = [turn.stage.name for turn in self.turns if turn.stage.trains]
+        last_stage = training[-1] if training else self.turns[-1].stage.name
         later = [
             record for record in records if record["stage"] == last_stage and record["round"] > best
         ]
