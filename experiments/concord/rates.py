@@ -1,5 +1,6 @@
 """Learning rates for the comparisons of docs/concord.md: the same grid for every method of a run
-file, judged on validation data after 15 rounds of one seed.
+file, judged on validation data after 15 rounds of one seed; Concord's without settling, as rates
+are about training.
 
     python experiments/concord/rates.py [--files NAMES]     # computes what rates.csv does not have
     python experiments/concord/rates.py --show              # the best of them, by file and method
@@ -16,7 +17,9 @@ import typer
 
 from concordfl import SettingError
 from concordfl.cli import script
+from concordfl.config import read_table
 from concordfl.engine.files import write_atomically
+from concordfl.study.cells import method_section
 from concordfl.study.grid import Grid
 from concordfl.study.tune import tune
 
@@ -99,14 +102,17 @@ def best(rows: list[Row]) -> dict[tuple[str, str], Row]:
 
 def compute(setting: Setting, method: str) -> list[Row]:
     grid: Grid = {"training.lr": list(setting.rates)}
+    file, settings = FOLDER.parent / f"{setting.file}.toml", setting.settings
+    if method == "concord":
+        settings += (f"{method_section(read_table(file), method)}.settling_steps=0",)
     result = tune(
-        FOLDER.parent / f"{setting.file}.toml",
+        file,
         [method],
         grid,
         out=Path("runs/concord-rates") / setting.file,
         rounds=ROUNDS,
         rungs=1,
-        assignments=setting.settings,
+        assignments=settings,
     ).methods[method]
     rows = []
     for trial in result.trials:
