@@ -4,7 +4,8 @@ Our own. Before the training, clients whose labels mean the same are found on fr
 closed form; a head for each of these groups, and the encoder of all, are then trained together.
 Label shares, which FedConceptEM (Guo et al., 2024) divides by, stand beside the heads, which need
 not learn them. Now and then a client looks which head explains it; one that none explains takes a
-head that is still free. Numbers in the code are the equations of docs/concord.md.
+head that is still free. In the end heads are brought to where all clients' losses are least.
+Numbers in the code are the equations of docs/concord.md.
 """
 
 import math
