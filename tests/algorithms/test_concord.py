@@ -119,10 +119,11 @@ def test_with_one_head_new_clients_tune_as_fedavgs():
 
 
 def test_a_new_client_tunes_the_heads_that_explain_it():
-    """And no encoder that inputs are described by."""
+    """And no encoder that inputs are described by, or that heads have settled on."""
     for method, changed in (
-        (Concord(num_heads=3), True),
-        (Concord(num_heads=3, density=True), False),
+        (Concord(num_heads=3, settling_steps=0), True),
+        (Concord(num_heads=3), False),
+        (Concord(num_heads=3, settling_steps=0, density=True), False),
     ):
         client = some_client(method)
         message = start(method, client)._replace(used=torch.tensor([True, False, False]))

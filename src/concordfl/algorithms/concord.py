@@ -400,11 +400,12 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
     def tune(
         self, client: Client, state: ConcordMixture, message: ConcordServer, epochs: int
     ) -> ConcordServer:
-        """As in training, with the weights that a new client has found (2); how typical inputs are
-        is known under the shared encoder only.
+        """As in training, with the weights that a new client has found (2); heads alone where they
+        have settled on the encoder, or how typical inputs are is known under it.
         """
         loss = self._own_loss(client, message, state.omega)
-        only = client.model.head_names if self.density else None
+        settles = self.settling_stages(client.model)
+        only = client.model.head_names if self.density or settles else None
         tuned = client.fit(message.params, loss, epochs=epochs, only=only, purpose="tune")
         return message._replace(params=tuned)
 
