@@ -132,11 +132,8 @@ class SettlesHeads(Algorithm):
     def _layer(self, heads: Tensor, cohort: Cohort) -> Params:
         names = cohort.task.model.head_names
         rows = heads.flatten(0, 1).float()
-        return (
-            {names[0]: rows}
-            if len(names) == 1
-            else dict(zip(names, (rows[:, :-1], rows[:, -1]), strict=True))
-        )
+        parts = (rows,) if len(names) == 1 else (rows[:, :-1], rows[:, -1])
+        return dict(zip(names, parts, strict=True))
 
     # --- the client -------------------------------------------------------------------------------
 
