@@ -98,7 +98,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         2026,
         travels="the model with K heads, sums of labels, moments by class",
         private="data, which concept it is of",
-        cost="about 1.1",
+        cost="about 1.1, then 0",
     )
     personal: ClassVar[bool] = True
     adapts: ClassVar[str] = "its mixture weights and label shares"
