@@ -96,7 +96,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         "Concord",
         "ours",
         2026,
-        travels="the model with K heads, sums of labels, moments by class",
+        travels="the model with K heads, sums of labels and gradients, moments",
         private="data, which concept it is of",
         cost="about 1.1, then 0",
     )
@@ -401,7 +401,7 @@ class Concord(GatesInputs, DescribesInputs, SettlesHeads):
         self, client: Client, state: ConcordMixture, message: ConcordServer, epochs: int
     ) -> ConcordServer:
         """As in training, with the weights that a new client has found (2); heads alone where they
-        have settled on the encoder, or how typical inputs are is known under it.
+        settle on the encoder, or how typical inputs are is known under it.
         """
         loss = self._own_loss(client, message, state.omega)
         settles = self.settling_stages(client.model)

@@ -28,8 +28,8 @@ class Plan(Settings):
     evaluate_clients: Count | Share | None = None
     # picks the round reported beside the last one
     select_on: Literal["validation", "training"] = "validation"
-    # evaluations of the last stage without a better figure on `select_on` that end the run; left
-    # out, all rounds are played
+    # evaluations of the last stage that trains without a better figure on `select_on` that end the
+    # run; left out, all rounds are played
     patience: Count | None = None
     # epochs for which new clients tune a shared model, where the method allows it
     tune_new: RepeatsOrZero = 0
