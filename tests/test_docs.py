@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,47 @@ def test_links_lead_somewhere(page):
 def test_the_readme_lists_every_method():
     table = (ROOT / "README.md").read_text()
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(ALGORITHMS)
+
+
+# The pages of our four papers' methods, and of our own.
+PAGE_OF_ITS_OWN = {
+    "concord": "concord",
+    "fedconceptem": "fedconceptem",
+    "fedconcat": "fedconcat",
+    "fedconcat-id": "fedconcat",
+    "fedgmm": "fedgmm",
+    "fedgmm-unsupervised": "fedgmm",
+    "fedvc": "fedvc",
+    "fedvc-sg": "fedvc",
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - set(PAGE_OF_ITS_OWN)))
+def test_every_other_method_has_a_table_of_what_is_its_papers_and_what_is_ours(name):
+    section = section_of(name)
+    if name in ("local", "centralized"):  # no paper's
+        return
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 2
+    known = {field.name for field in fields(ALGORITHMS[name])}
+    known |= {f"{table}.{key}" for table in ("training", "aggregation") for key in settings(table)}
+    for *_, setting in rows[1:]:
+        assert set(re.findall(r"`([\w.]+)", setting)) <= known
+
+
+def settings(table):
+    """The names that docs/configuration.md has of a table of run files."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    section = page.split(f"## [{table}]\n", 1)[1].split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
+
+
+def section_of(name):
+    """What docs/baselines.md has of a method, under the heading that names it."""
+    page = (ROOT / "docs/baselines.md").read_text()
+    found = [part for part in page.split("\n### ") if f"`{name}`" in part.splitlines()[0]]
+    assert len(found) == 1
+    return found[0]
 
 
 def test_run_files_in_the_docs_are_valid(page_folder):
