@@ -456,6 +456,19 @@ columns."two" = { figure = "two.parts" }
     assert [panel["title"] for panel in twice.panels] == ["FedAvg, one", "FedAvg, two"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "shown"),
+    [
+        ((70.0, 71.0, 70.5), "70.5 ± 0.5"),
+        ((70.0, 70.0004), "70.0 ± 0.000283"),  # something is left of it
+        ((0.25, 0.75), "0.5 ± 0.354"),
+        ((70.0,), "70.0"),
+    ],
+)
+def test_a_deviation_has_the_decimals_of_its_mean(ours, shown):
+    assert Cell("", ours).text == shown
+
+
 def test_thousands_are_read_and_written():
     cell = Cell("60,000", (50000.0,))
     assert (cell.paper_value, cell.text) == (60000.0, "50,000")

@@ -44,7 +44,9 @@ class Cell(NamedTuple):
         spread = self.spread
         if spread is None and len(self.ours) > 1:
             spread = statistics.stdev(self.ours)
-        return _number(self.mean) + ("" if spread is None else f" ± {_number(spread)}")
+        return _number(self.mean) + (
+            "" if spread is None else f" ± {_deviation(spread, self.mean)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,8 @@ def _number(value: float) -> str:
     if value.is_integer() and abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
+
+
+def _deviation(value: float, mean: float) -> str:
+    """With one decimal where the mean has one, unless nothing would be left of it."""
+    return f"{value:.1f}" if abs(mean) >= 1 and value >= 0.05 else _number(value)
