@@ -1,9 +1,9 @@
 """FedEM: every client's distribution is a mixture of K shared ones, with weights of its own.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of
-Distributions, NeurIPS 2021; equations (3)-(5) of the FedConceptEM paper. Departures: optimizer
-state starts anew each round; the weighted loss is divided by the batch size, not by the sum of the
-weights; models are averaged by responsibility unless `aggregate` is "size".
+Distributions, NeurIPS 2021; equations (3)-(5) of the FedConceptEM paper. As in published code the
+weighted loss is divided by the batch size, not by the sum of the weights. Departures: optimizer
+state starts anew each round; models are averaged by responsibility unless `aggregate` is "size".
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,9 @@ adaptive optimizer at the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
 ICLR 2021. Algorithm 2, without bias correction and with v₋₁ = τ², the least it allows. Clients
-count alike, as there, unless `average` is "size". Departures: statistics of normalisation layers
-are averaged, not stepped; the paper tunes the server's rate for every task, the default is ours.
+count alike, as there, unless `average` is "size", as in its experiments. Departures: statistics of
+normalisation layers are averaged, not stepped; the paper tunes the server's rate for every task,
+the default is ours.
 """
 
 from abc import abstractmethod

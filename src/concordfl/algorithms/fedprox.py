@@ -2,8 +2,8 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys
 2020. Departures: no inexact-solver tolerance; clients do the run's number of local epochs, as in
-all later comparisons; they are drawn alike and averaged by number of examples, where the paper
-draws them by that number and averages alike.
+all later comparisons. They are drawn alike and averaged by number of examples, as in the paper's
+experiments; its Algorithm 2 draws them by that number and averages alike.
 """
 
 from dataclasses import dataclass

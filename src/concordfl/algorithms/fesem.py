@@ -2,10 +2,10 @@
 of their clients.
 
 Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better
-Personalization, WWW 2023. Departures: in a first round all clients train from one common model, and
-k-means on their weights gives the centres, as differently seeded ones would freeze; local training
-has a proximal term to the client's centre. Clients count alike in a centre, as in the paper, unless
-`average` is "size".
+Personalization, World Wide Web 26, 2023. Departures: in a first round all clients train from one
+common model, and k-means on their weights gives the centres, as differently seeded ones would
+freeze; local training has a proximal term to the client's centre. Clients count alike in a centre,
+as in the paper, unless `average` is "size".
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,8 @@
 
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS
 2020. Of the two variants this is model averaging. Departures: all layers are a cluster's own, where
-the paper's experiments with deep networks share all but the last ones; a model that nobody takes
-keeps its parameters. Clients count alike in a model's average, as in the paper, unless `average` is
+the paper's experiment on FEMNIST shares all but the last ones; a model that nobody takes keeps its
+parameters. Clients count alike in a model's average, as in the paper, unless `average` is
 "size".
 """
 

@@ -5,8 +5,9 @@ Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurI
 the inner problem is solved by plain gradient steps; both rates follow the run's unless they are
 given, and the run's schedule multiplies them; θ goes on from its last inner solution, also from
 round to round. What is evaluated is θ, and clients count alike in the server's mean, as in the
-paper, unless `average` is "size". An `outer_lr` of 1/λ, to which the default goes at usual rates,
-takes the shared model all the way: what a client sends is then θ itself.
+paper, unless `average` is "size"; clients outside the cohort do not train, where the paper has all
+train and averages some. An `outer_lr` of 1/λ, to which the default goes at usual rates, takes the
+shared model all the way: what a client sends is then θ itself.
 """
 
 from dataclasses import dataclass
