@@ -469,6 +469,19 @@ def test_a_deviation_has_the_decimals_of_its_mean(ours, shown):
     assert Cell("", ours).text == shown
 
 
+def test_rows_and_columns_without_results_can_be_left_out():
+    cells = {
+        ("kept", "here"): Cell("80", (70.0,)),
+        ("kept", "not here"): Cell("81"),
+        ("other", "here"): Cell("82"),
+        ("other", "not here"): Cell("83"),
+        ("third", "here"): Cell("84", (60.0,)),
+        ("third", "not here"): Cell("85"),
+    }
+    shown = SideBySide("a table", cells).computed()
+    assert (shown.rows, shown.columns) == (["kept", "third"], ["here"])
+
+
 def test_thousands_are_read_and_written():
     cell = Cell("60,000", (50000.0,))
     assert (cell.paper_value, cell.text) == (60000.0, "50,000")
@@ -546,6 +559,7 @@ def test_the_command(folder, monkeypatch, tmp_path):
     assert "![figure 3](page/fedconcat-figure-3.svg)" in page  # its run is one of table 1
     assert (tmp_path / "page/fedconcat-figure-3.svg").exists()
     assert "Not kept at this scale: table 2, figure 4b." in page
+    assert "Without results here: " in page  # what has data that are not at hand
 
 
 @pytest.mark.parametrize(

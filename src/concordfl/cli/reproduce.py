@@ -16,6 +16,7 @@ from ..papers.entries import Scale
 from ..papers.reproduce import KeptRuns
 from ..report import pictures
 from ..report.curves import kind_of
+from ..report.side_by_side import SideBySide
 from .options import FreshOption, KeepOption
 from .progress import show_progress
 from .results import stoppable
@@ -235,7 +236,9 @@ def _page(page: Path, chosen: Iterable[Paper], scale: Scale) -> Iterator[str]:
                 continue
             found = papers.reproduce(paper, name, scale, display=papers.no_display, compute=False)
             yield from ("", f"### {papers.spoken(name).capitalize()}: {item.about}", "")
-            if item.has_figures:
+            if item.kind == "table":
+                yield from _computed(found.table)
+            elif item.has_figures:  # some pictures have no number by their nature
                 yield from (*found.table.markdown(), "")
             if found.panels:
                 picture = Path(page.stem) / f"{paper.name}-{name}.svg"
@@ -244,3 +247,12 @@ def _page(page: Path, chosen: Iterable[Paper], scale: Scale) -> Iterator[str]:
             yield from _sentences(found)
         if missing:
             yield from ("", f"Not kept at this scale: {', '.join(missing)}.")
+
+
+def _computed(table: SideBySide) -> Iterator[str]:
+    """The table without rows and columns that have no results, and their names."""
+    shown = table.computed()
+    yield from (*shown.markdown(), "")
+    names = {*shown.rows, *shown.columns}
+    if absent := [name for name in (*table.rows, *table.columns) if name not in names]:
+        yield from (f"Without results here: {'; '.join(absent)}.", "")

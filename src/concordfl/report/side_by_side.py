@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rich.table import Table
@@ -73,6 +73,19 @@ class SideBySide:
     @property
     def is_computed(self) -> bool:
         return any(cell.ours for cell in self.cells.values())
+
+    def computed(self) -> "SideBySide":
+        """Without the rows and columns that have none of our figures."""
+        places = [place for place, cell in self.cells.items() if cell.ours]
+        rows, columns = {row for row, _ in places}, {column for _, column in places}
+        return replace(
+            self,
+            cells={
+                (row, column): cell
+                for (row, column), cell in self.cells.items()
+                if row in rows and column in columns
+            },
+        )
 
     # --- how alike --------------------------------------------------------------------------------
 
